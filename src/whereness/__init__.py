@@ -1,0 +1,96 @@
+"""Positional encodings for transformers: use them, choose one, check and see them.
+
+Every public name is loaded when it is first used: `import whereness` itself imports neither torch
+nor anything else that is heavy, so tools and the command line start at once.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import positions as positions
+    from . import schedules as schedules
+    from . import story as story
+    from .absolute.binary import Binary as Binary
+    from .absolute.integer import Integer as Integer
+    from .absolute.learned import LearnedAbsolute as LearnedAbsolute
+    from .absolute.sinusoidal import Sinusoidal as Sinusoidal
+    from .attend.cache import KVCache as KVCache
+    from .attend.functional import attention as attention
+    from .attend.layer import Attention as Attention
+    from .combined import Combined as Combined
+    from .encoding import At as At
+    from .encoding import Call as Call
+    from .encoding import NoPE as NoPE
+    from .encoding import PositionalEncoding as PositionalEncoding
+    from .properties import Properties as Properties
+    from .properties import measure as measure
+    from .registry import create as create
+    from .registry import encodings as encodings
+    from .relative.alibi import ALiBi as ALiBi
+    from .relative.learned import LearnedRelative as LearnedRelative
+    from .relative.shaw import Shaw as Shaw
+    from .relative.t5 import T5 as T5
+    from .rotary.axial import AxialRoPE as AxialRoPE
+    from .rotary.rope import RoPE as RoPE
+    from .transformer import Transformer as Transformer
+    from .where import NOWHERE as NOWHERE
+    from .where import Where as Where
+
+__version__ = "0.1.0"
+
+_MODULES = ("positions", "schedules", "story")
+
+_HOMES = {
+    "ALiBi": "relative.alibi",
+    "At": "encoding",
+    "Attention": "attend.layer",
+    "AxialRoPE": "rotary.axial",
+    "Binary": "absolute.binary",
+    "Call": "encoding",
+    "Combined": "combined",
+    "Integer": "absolute.integer",
+    "KVCache": "attend.cache",
+    "LearnedAbsolute": "absolute.learned",
+    "LearnedRelative": "relative.learned",
+    "NOWHERE": "where",
+    "NoPE": "encoding",
+    "PositionalEncoding": "encoding",
+    "Properties": "properties",
+    "RoPE": "rotary.rope",
+    "Shaw": "relative.shaw",
+    "Sinusoidal": "absolute.sinusoidal",
+    "T5": "relative.t5",
+    "Transformer": "transformer",
+    "Where": "where",
+    "attention": "attend.functional",
+    "create": "registry",
+    "encodings": "registry",
+    "measure": "properties",
+}
+
+__all__ = ["__version__", *_MODULES, *_HOMES]  # noqa: PLE0604 (names from the tables)
+
+
+def _load(module: str) -> ModuleType:
+    try:
+        return import_module(f"{__name__}.{module}")
+    except AttributeError as error:
+        # Left as it is, Python would take it for "there is no such name" and drop the reason.
+        raise ImportError(f"{__name__}.{module} cannot be imported: {error}") from error
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name on its first use. A submodule that is broken shows its own error."""
+    if name in _MODULES:
+        return _load(name)
+    if name in _HOMES:
+        value = getattr(_load(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""Absolute encodings: a matrix Π that joins X. One encoding a file."""

@@ -1,0 +1,1 @@
+"""Attention itself: functional, layer, cache, and the implementations."""

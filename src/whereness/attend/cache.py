@@ -1,0 +1,212 @@
+"""Keys and values of earlier tokens, and where those tokens are."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from whereness.checks import require, require_int
+from whereness.where import Where, filled
+
+if TYPE_CHECKING:
+    from whereness.attend.locate import Extent
+
+
+class KVCache:
+    """One layer's cache. A slot has a key, a value, features, a position, a segment and a
+    real-or-pad flag, so a position is never guessed from the number of slots.
+
+    Keys are as the encoding wants them: what door 3 gave, or raw when the encoding is not
+    cacheable. `len(cache)` counts slots; `next_position` is where the next token stands, and
+    eviction does not turn it back.
+    """
+
+    def __init__(self) -> None:
+        self.k: Tensor | None = None
+        self.v: Tensor | None = None
+        self.features: dict[str, Tensor] = {}
+        self.positions: Tensor | None = None
+        self.segments: Tensor | None = None
+        self.key_mask: Tensor | None = None
+        self.lengths: Tensor | None = None
+        self.next_position: Tensor | None = None
+        """(B or 1,) position of the next token: the largest seen, on any axis, plus one."""
+        self.regular = True
+
+    def __len__(self) -> int:
+        return 0 if self.k is None else self.k.shape[2]
+
+    @property
+    def length(self) -> int:
+        """Slots that are held."""
+        return len(self)
+
+    def continued(self, where: Where, extent: "Extent") -> Where:
+        """`where` with positions that go on from the last ones: last + 1, row by row."""
+        new = torch.arange(extent.num_queries, device=extent.device)
+        start = self.next_position
+        if start is None:
+            start = torch.zeros(1, dtype=torch.int64, device=extent.device)
+        if where.key_mask is None:
+            return replace(where, positions=start[:, None] + new, regular=self.regular)
+        real = where.key_mask
+        ids = start[:, None] + real.long().cumsum(-1) - 1
+        nowhere = torch.nan if ids.is_floating_point() else torch.iinfo(torch.int64).min
+        return replace(where, positions=ids.masked_fill(~real, nowhere))
+
+    def extend(self, where: Where) -> Where:
+        """New tokens alone -> new tokens against all slots. The cache itself does not change.
+
+        Raises:
+            ValueError: key positions (the cache knows them), segments or lengths that the cached
+                tokens lack or that differ, another number of axes.
+        """
+        if where.k_positions is not None or where.k_segments is not None:
+            raise ValueError("The cache knows its keys: give only the new tokens' positions.")
+        past = len(self)
+        if not past:
+            return where
+        if where.positions.dim() != self.positions.dim():
+            raise ValueError("The new tokens have another number of axes than the cached ones.")
+        if where.positions.is_floating_point() != self.positions.is_floating_point():
+            raise TypeError(
+                f"Cached positions are {self.positions.dtype}, new ones {where.positions.dtype}: "
+                "use one kind, since a token without a place is marked differently."
+            )
+        if (where.segments is None) != (self.segments is None):
+            raise ValueError("Give segments for all tokens of a cache or for none.")
+        self._same_lengths(where)
+        key_mask = where.key_mask
+        if key_mask is not None or self.key_mask is not None:
+            key_mask = _join(_real(self.key_mask, past, where), _real(key_mask, None, where))
+        segments = None if where.segments is None else _join(self.segments, where.segments)
+        return replace(
+            where,
+            k_positions=_join(self.positions, where.positions),
+            k_segments=segments,
+            key_mask=key_mask,
+            cached=past,
+            regular=where.regular and self.regular,
+        )
+
+    def append(
+        self, k: Tensor, v: Tensor, features: Mapping[str, Tensor], where: Where
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Hold the new keys, values and features of an extended `where`; give all of them back."""
+        if self.k is not None and where.num_keys != len(self) + k.shape[2]:
+            raise ValueError(
+                f"These positions were made for {where.num_keys - k.shape[2]} cached keys, the "
+                f"cache holds {len(self)}. Extend and prepare once a step."
+            )
+        self.k = k if self.k is None else torch.cat([self.k, k], 2)
+        self.v = v if self.v is None else torch.cat([self.v, v], 2)
+        self.features = {
+            name: torch.cat([self.features[name], new], 1) if name in self.features else new
+            for name, new in features.items()
+        }
+        self.positions, self.segments, self.key_mask = (
+            where.keys,
+            where.key_segments,
+            where.key_mask,
+        )
+        self.lengths, self.regular = where.lengths, where.regular
+        self.next_position = _next(where.positions, where.num_axes, self.next_position)
+        return self.k, self.v, self.features
+
+    def check_mask(self, key_mask: Tensor) -> None:
+        """Raise if a mask calls a cached pad real: it was cached as a token without a place."""
+        if self.key_mask is not None and len(self):
+            require(
+                ~(key_mask & ~self.key_mask),
+                "key_mask calls a cached pad a real token: it was cached as a pad.",
+            )
+
+    # Forgetting. Positions of the slots that stay do not change.
+
+    def trim(self, length: int) -> None:
+        """Keep the first `length` slots: roll back. The next position follows the last kept one.
+
+        Raises:
+            ValueError: fewer slots are held.
+        """
+        require_int("length", length, 0)
+        if length > len(self):
+            raise ValueError(f"The cache holds {len(self)} slots, it cannot keep {length}.")
+        if length == 0:
+            self.__init__()  # type: ignore[misc]
+            return
+        self._select(lambda t, axis: t.narrow(axis, 0, length))
+        axes = 1 if self.positions.dim() == 2 else self.positions.shape[-1]
+        self.next_position = _next(self.positions, axes, None)
+
+    def evict(self, slots: Tensor) -> None:
+        """Forget these slots, (n,) int64. The clock goes on: `next_position` stays.
+
+        Raises:
+            ValueError: a slot that is not held.
+        """
+        if not isinstance(slots, Tensor) or slots.dtype != torch.int64 or slots.dim() != 1:
+            raise TypeError("slots must be an int64 tensor of shape (n,).")
+        require((slots >= 0) & (slots < len(self)), f"slots must lie in 0 .. {len(self) - 1}.")
+        keep = torch.ones(len(self), dtype=torch.bool, device=slots.device)
+        keep[slots] = False
+        index = keep.nonzero()[:, 0]
+        self._select(lambda t, axis: t.index_select(axis, index))
+        self.regular = False
+
+    def reorder(self, rows: Tensor) -> None:
+        """Rearrange the batch, (B',) int64: beam search."""
+        if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.dim() != 1:
+            raise TypeError("rows must be an int64 tensor of shape (B',).")
+        if not len(self):
+            return
+        batch = self.k.shape[0]
+        require((rows >= 0) & (rows < batch), f"rows must lie in 0 .. {batch - 1}.")
+        for name in ("k", "v", "positions", "segments", "key_mask", "lengths", "next_position"):
+            value = getattr(self, name)
+            if value is not None and value.shape[0] == batch:
+                setattr(self, name, value.index_select(0, rows))
+        self.features = {n: t.index_select(0, rows) for n, t in self.features.items()}
+
+    def _select(self, choose: Callable[[Tensor, int], Tensor]) -> None:
+        self.k, self.v = choose(self.k, 2), choose(self.v, 2)
+        self.features = {n: choose(t, 1) for n, t in self.features.items()}
+        for name in ("positions", "segments", "key_mask"):
+            value = getattr(self, name)
+            if value is not None:
+                setattr(self, name, choose(value, 1))
+
+    def _same_lengths(self, where: Where) -> None:
+        advice = "A change of lengths needs a new cache: old keys used another table."
+        if (where.lengths is None) != (self.lengths is None):
+            raise ValueError(f"lengths were given for some tokens of a cache only. {advice}")
+        if where.lengths is not None:
+            if where.lengths.shape[1] != 1 or self.lengths.shape[1] != 1:
+                raise ValueError("With a cache, lengths are one a sequence: int or (B,).")
+            require(where.lengths == self.lengths, f"lengths changed. {advice}")
+
+
+def _join(old: Tensor, new: Tensor) -> Tensor:
+    """Concatenate along tokens; a batch of 1 is repeated."""
+    batch = max(old.shape[0], new.shape[0])
+    return torch.cat([t.expand(batch, *t.shape[1:]) for t in (old, new)], 1)
+
+
+def _real(key_mask: Tensor | None, length: int | None, where: Where) -> Tensor:
+    if key_mask is not None:
+        return key_mask
+    length = where.num_queries if length is None else length
+    return torch.ones(1, length, dtype=torch.bool, device=where.positions.device)
+
+
+def _next(positions: Tensor, num_axes: int, before: Tensor | None) -> Tensor:
+    """Largest position plus one, (B or 1,); tokens without a place do not count."""
+    placed, absent = filled(positions, num_axes)
+    if num_axes > 1:
+        placed = placed.amax(-1)
+    lowest = placed.new_full((), -(2**62))
+    last = torch.where(absent, lowest, placed).amax(-1)
+    following = torch.where(absent.all(-1), torch.zeros_like(last), last + 1)
+    return following if before is None else torch.maximum(before, following)

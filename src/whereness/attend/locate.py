@@ -1,0 +1,215 @@
+"""From whatever a caller gave to an `At`: the only place that knows the default positions."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from whereness.encoding import At, PositionalEncoding
+from whereness.positions import from_mask
+from whereness.where import Where, _as_mask
+
+if TYPE_CHECKING:
+    from whereness.attend.cache import KVCache
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Sizes of one attention call. `num_keys` counts all keys, those in a cache included."""
+
+    batch: int
+    num_queries: int
+    num_keys: int
+    causal: bool
+    cross: bool
+    device: torch.device
+
+
+def locate(
+    encoding: PositionalEncoding,
+    where: "Where | At | Tensor | None",
+    extent: Extent,
+    key_mask: Tensor | None = None,
+    cache: "KVCache | None" = None,
+) -> At:
+    """The prepared positions of one attention call, defaults filled in and sizes checked.
+
+    Raises:
+        ValueError: positions that are needed and were not given, sizes that do not fit, an `At`
+            of another encoding or of an older state of the cache.
+    """
+    if isinstance(where, At):
+        at = _checked_at(encoding, where, key_mask)
+    else:
+        where = encoding.move(resolve(encoding, where, extent, key_mask, cache))
+        if cache is not None:
+            where = extended(encoding, where, cache)
+        at = encoding.prepare(where)
+    _check_sizes(at.where, extent)
+    return at
+
+
+def resolve(
+    encoding: PositionalEncoding,
+    where: Where | Tensor | None,
+    extent: Extent,
+    key_mask: Tensor | None,
+    cache: "KVCache | None",
+) -> Where:
+    """A `Where` of the new tokens, with `key_mask` in it and default positions filled in."""
+    where = _with_key_mask(_as_where(where, encoding), key_mask, extent, cache)
+    return fill_positions(encoding, where, extent, cache)
+
+
+def extended(encoding: PositionalEncoding, where: Where, cache: "KVCache") -> Where:
+    """New tokens -> new tokens against all slots of the cache.
+
+    Raises:
+        ValueError: the encoding depends on `lengths` and there are none.
+    """
+    if encoding.needs_lengths and where.lengths is None:
+        raise ValueError(
+            f"{type(encoding).__name__} depends on how long each sequence will get: with a cache "
+            "give Where(lengths=...), or keys cached early and late would use different tables."
+        )
+    return cache.extend(where)
+
+
+def _checked_at(encoding: PositionalEncoding, at: At, key_mask: Tensor | None) -> At:
+    if at.encoding is not encoding:
+        raise ValueError(
+            f"These positions were prepared for another {type(at.encoding).__name__}. "
+            "Call prepare() of the encoding that this attention uses."
+        )
+    if key_mask is not None:
+        raise ValueError("Prepared positions have their key_mask: give it to Where, not beside it.")
+    return at
+
+
+def _as_where(where: Where | Tensor | None, encoding: PositionalEncoding) -> Where:
+    if where is None:
+        return Where(num_axes=encoding.num_axes)
+    if isinstance(where, Tensor):
+        return Where(where, num_axes=encoding.num_axes)
+    if not isinstance(where, Where):
+        raise TypeError(
+            f"where must be a tensor, a wn.Where or what prepare() gave, got {type(where).__name__}."
+        )
+    return where
+
+
+def _with_key_mask(
+    where: Where, key_mask: Tensor | None, extent: Extent, cache: "KVCache | None"
+) -> Where:
+    """Join the argument `key_mask` (B, T) to `where`; with a cache only the new part goes in."""
+    if key_mask is None:
+        return where
+    if where.key_mask is not None:
+        raise ValueError("key_mask was given twice: as an argument and inside Where.")
+    key_mask = _as_mask(key_mask)
+    if key_mask.dim() == 1:
+        key_mask = key_mask[None]
+    if key_mask.dim() != 2 or key_mask.shape[1] != extent.num_keys:
+        past = "" if cache is None else f" ({len(cache)} cached and {extent.num_queries} new)"
+        raise ValueError(
+            f"key_mask must be (B, T) with T={extent.num_keys} keys{past}, "
+            f"got {tuple(key_mask.shape)}."
+        )
+    if cache is not None:
+        cache.check_mask(key_mask[:, : len(cache)])
+        key_mask = key_mask[:, len(cache) :]
+    return replace(where, key_mask=key_mask)
+
+
+def fill_positions(
+    encoding: PositionalEncoding, where: Where, extent: Extent, cache: "KVCache | None"
+) -> Where:
+    """`where` with positions, by the rules of the design:
+
+    - from the cache: the last position of each row, plus one;
+    - from `key_mask`: real tokens counted from 0;
+    - in segments: counted from 0 in each;
+    - S = T: 0 .. S-1; S < T and causal: the last S of 0 .. T-1; cross-attention: each stream from 0.
+    """
+    if where.positions is not None:
+        return where
+    reads = encoding.reads == "positions"
+    if reads and encoding.num_axes > 1:
+        raise ValueError(
+            f"{type(encoding).__name__} needs positions of {encoding.num_axes} axes: give "
+            "where=Where(positions, num_axes=...). wn.positions.grid() makes those of a grid."
+        )
+    where = replace(where, num_axes=1)
+    queries, keys = extent.num_queries, extent.num_keys
+    if cache is not None:
+        return cache.continued(where, extent)
+    if extent.cross:
+        k = torch.arange(keys, device=extent.device)
+        if where.key_mask is not None:
+            k = from_mask(where.key_mask)
+        return replace(where, positions=torch.arange(queries, device=extent.device), k_positions=k)
+    if queries == keys and where.k_segments is None:
+        return replace(where, positions=_default(where, keys, extent), regular=_regular(where))
+    if extent.causal and queries < keys and where.segments is None:
+        k = _default(where, keys, extent)
+        first = keys - queries
+        return replace(where, positions=k[..., first:], k_positions=k, regular=_regular(where))
+    if not reads:
+        q, k = (torch.arange(n, device=extent.device) for n in (queries, keys))
+        return replace(where, positions=q, k_positions=k)
+    raise ValueError(
+        f"{queries} queries and {keys} keys without positions are ambiguous: "
+        "give where=Where(positions, k_positions)."
+    )
+
+
+def _default(where: Where, length: int, extent: Extent) -> Tensor:
+    if where.segments is not None:
+        return positions_in_segments(where.segments, where.key_mask)
+    if where.key_mask is not None:
+        return from_mask(where.key_mask)
+    return torch.arange(length, device=extent.device)
+
+
+def _regular(where: Where) -> bool:
+    # With pads between real tokens the offsets of positions and slots part.
+    return where.key_mask is None
+
+
+def positions_in_segments(segments: Tensor, key_mask: Tensor | None) -> Tensor:
+    """Real tokens counted from 0 in every run of one segment number: (B, S) -> (B, S)."""
+    slots = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
+    first = torch.ones_like(segments, dtype=torch.bool)
+    first[:, 1:] = segments[:, 1:] != segments[:, :-1]
+    start = torch.where(first, slots, 0).cummax(-1).values
+    if key_mask is None:
+        return slots - start
+    real = key_mask.expand(torch.broadcast_shapes(key_mask.shape, segments.shape))
+    count = real.long().cumsum(-1)
+    start = start.expand_as(count)
+    before = count.gather(-1, start) - real.long().gather(-1, start)
+    return torch.where(real, count - 1 - before, torch.iinfo(torch.int64).min)
+
+
+def _check_sizes(where: Where, extent: Extent) -> None:
+    found, needed = (where.num_queries, where.num_keys), (extent.num_queries, extent.num_keys)
+    if found != needed:
+        raise ValueError(
+            f"Positions must match the tokens: needed {needed[0]} queries and {needed[1]} keys, "
+            f"got {found[0]} and {found[1]}."
+        )
+    for name in ("positions", "k_positions", "segments", "k_segments", "key_mask", "lengths"):
+        value = getattr(where, name)
+        if value is not None and value.shape[0] not in (1, extent.batch):
+            raise ValueError(
+                f"{name} must have batch size 1 or {extent.batch}, got {value.shape[0]}."
+            )
+    if where.lengths is not None and where.lengths.shape[1] not in (1, extent.num_queries):
+        raise ValueError(
+            f"lengths must be one a sequence or one a new token, got {tuple(where.lengths.shape)}."
+        )
+    if where.positions.device != extent.device:
+        raise ValueError(
+            f"Positions must be on {extent.device}, got {where.positions.device}. Use where.to()."
+        )

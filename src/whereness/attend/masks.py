@@ -1,0 +1,74 @@
+"""Which query may see which key. Bool, True = may attend; slots decide, never positions."""
+
+import torch
+from torch import Tensor
+
+from whereness.checks import require_int
+from whereness.where import Where
+
+
+def checked_mask(mask: Tensor | None, batch: int, heads: int, queries: int, keys: int) -> None:
+    """Raise unless `mask` is bool and fits (B, H, S, T).
+
+    Raises:
+        TypeError: not bool. A float mask would be read as True wherever it is not 0.
+        ValueError: a shape that does not broadcast to (B, H, S, T); 3 axes are ambiguous.
+    """
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"mask must be a bool tensor, got {type(mask).__name__}.")
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            f"mask must be bool (True = may attend), got {mask.dtype}. "
+            "An additive mask becomes one by `mask == 0`."
+        )
+    wanted = (batch, heads, queries, keys)
+    if mask.dim() not in (2, 4):
+        raise ValueError(f"mask must have shape (S, T) or (B, H, S, T), got {tuple(mask.shape)}.")
+    shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
+    leading = all(m in (1, w) for m, w in zip(shape[:2], wanted[:2], strict=True))
+    if not leading or shape[2] not in (1, queries) or shape[3] != keys:
+        raise ValueError(
+            f"mask must broadcast to (B, H, S, T) = {wanted}, got {tuple(mask.shape)}."
+        )
+
+
+def checked_window(window: int | None) -> None:
+    """Raise unless `window` is None or at least 1."""
+    if window is not None:
+        require_int("window", window, 1)
+
+
+def may_attend(
+    where: Where,
+    num_queries: int,
+    num_keys: int,
+    *,
+    causal: bool,
+    window: int | None,
+    mask: Tensor | None,
+    device: torch.device,
+) -> Tensor:
+    """causal & window & segments & key_mask & mask: (B or 1, H or 1, S, T) bool.
+
+    The queries are the last S of T slots, so causal and window masks are anchored at the end.
+    """
+    q_slots = torch.arange(num_keys - num_queries, num_keys, device=device)[:, None]
+    behind = q_slots - torch.arange(num_keys, device=device)  # slots back from query to key
+    allowed = torch.ones(1, 1, num_queries, num_keys, dtype=torch.bool, device=device)
+    if causal:
+        allowed = allowed & (behind >= 0)
+    if window is not None:
+        allowed = allowed & ((behind if causal else behind.abs()) < window)
+    if where.segments is not None:
+        same = where.segments[:, :, None] == where.key_segments[:, None, :]
+        allowed = allowed & same[:, None]
+    if where.key_mask is not None:
+        allowed = allowed & where.key_mask[:, None, None, :]
+    return allowed if mask is None else allowed & mask
+
+
+def is_plain(where: Where, window: int | None, mask: Tensor | None) -> bool:
+    """Nothing but causality hides a key."""
+    return all(o is None for o in (where.segments, where.key_mask, window, mask))

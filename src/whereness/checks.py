@@ -1,0 +1,60 @@
+"""Checks at the public border: one style of message, one rule for values that live on a device."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+HALF_TYPES = (torch.float16, torch.bfloat16)
+
+
+def require(ok: Tensor, message: str | Callable[[], str]) -> None:
+    """Raise ValueError(message) unless every entry of the bool tensor `ok` is true.
+
+    Values on the CPU are looked at. On an accelerator and under compile a look would be a host
+    sync or a graph break, so there the check is an asynchronous assert. Meta tensors pass.
+    """
+    if ok.device.type == "meta":
+        return
+    text = message if isinstance(message, str) else None
+    if torch.compiler.is_compiling() or ok.device.type != "cpu":
+        torch._assert_async(ok.all(), text or "whereness: a value is out of range")
+    elif not bool(ok.all()):
+        raise ValueError(text if text is not None else message())  # type: ignore[operator]
+
+
+def require_int(name: str, value: object, minimum: int) -> None:
+    """Raise unless `value` is an int (bool is not) of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__} ({value!r}).")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}.")
+
+
+def require_number(name: str, value: object, above: float) -> None:
+    """Raise unless `value` is a finite real number above `above`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__} ({value!r}).")
+    if not above < value < float("inf"):
+        raise ValueError(f"{name} must be a finite number above {above:g}, got {value!r}.")
+
+
+def require_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Raise unless `value` is one of `choices`."""
+    if value not in choices:
+        listed = ", ".join(repr(c) for c in choices)
+        raise ValueError(f"{name} must be one of {listed}; got {value!r}.")
+
+
+def require_bool(name: str, value: object) -> None:
+    """Raise unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}.")
+
+
+def require_floating(name: str, value: object) -> None:
+    """Raise unless `value` is a floating-point tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}.")
+    if not value.is_floating_point():
+        raise TypeError(f"{name} must hold floating-point numbers, got {value.dtype}.")

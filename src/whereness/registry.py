@@ -1,0 +1,104 @@
+"""Encodings by name, for tools: one line an encoding. Imports nothing heavy until one is made."""
+
+import difflib
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from whereness.encoding import PositionalEncoding
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a model tells of itself."""
+
+    dim: int
+    num_heads: int
+    length: int
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.num_heads
+
+    @property
+    def far(self) -> int:
+        """The farthest offset in a text of `length` tokens."""
+        return self.length - 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where an encoding lives and how its sizes follow from those of a model."""
+
+    path: str
+    options: Callable[[Sizes], dict[str, Any]]
+
+
+ENTRIES: dict[str, Entry] = {
+    "nope": Entry("encoding:NoPE", lambda s: {}),
+    "integer": Entry("absolute.integer:Integer", lambda s: {"dim": s.dim}),
+    "binary": Entry(
+        "absolute.binary:Binary",
+        lambda s: {"dim": s.dim, "num_bits": max(min(s.dim, 16), s.far.bit_length())},
+    ),
+    "sinusoidal": Entry("absolute.sinusoidal:Sinusoidal", lambda s: {"dim": s.dim}),
+    "learned": Entry(
+        "absolute.learned:LearnedAbsolute", lambda s: {"dim": s.dim, "num_positions": s.length}
+    ),
+    "relative_add": Entry(
+        "relative.learned:LearnedRelative",
+        lambda s: {"num_heads": s.num_heads, "max_distance": s.far},
+    ),
+    "relative_multiply": Entry(
+        "relative.learned:LearnedRelative",
+        lambda s: {"num_heads": s.num_heads, "max_distance": s.far, "operation": "multiply"},
+    ),
+    "shaw": Entry(
+        "relative.shaw:Shaw", lambda s: {"head_dim": s.head_dim, "max_distance": min(16, s.far)}
+    ),
+    "t5": Entry("relative.t5:T5", lambda s: {"num_heads": s.num_heads}),
+    "alibi": Entry("relative.alibi:ALiBi", lambda s: {"num_heads": s.num_heads}),
+    "rope": Entry("rotary.rope:RoPE", lambda s: {"head_dim": s.head_dim}),
+    "axial_rope": Entry("rotary.axial:AxialRoPE", lambda s: {"head_dim": s.head_dim}),
+}
+
+
+def encodings() -> tuple[str, ...]:
+    """The names that `create` knows."""
+    return tuple(ENTRIES)
+
+
+def create(
+    name: str, *, dim: int, num_heads: int, length: int = 2048, **options: Any
+) -> "PositionalEncoding":
+    """The encoding `name` for a model of width `dim` with `num_heads` heads.
+
+    Args:
+        length: tokens of the longest text, for encodings that have a table.
+        options: replace or add to what follows from the sizes, by the constructor's names.
+
+    Raises:
+        ValueError: an unknown name, or sizes that do not fit one another.
+        TypeError: an option that the encoding does not have.
+    """
+    from whereness.checks import require_int  # here, not above: it brings torch
+
+    if name not in ENTRIES:
+        raise ValueError(unknown(name))
+    for what, value in (("dim", dim), ("num_heads", num_heads), ("length", length)):
+        require_int(what, value, 1)
+    if dim % num_heads:
+        raise ValueError(f"dim must be a multiple of num_heads, got {dim} and {num_heads}.")
+    entry = ENTRIES[name]
+    module, _, attribute = entry.path.partition(":")
+    encoding = getattr(importlib.import_module(f"whereness.{module}"), attribute)
+    return encoding(**{**entry.options(Sizes(dim, num_heads, length)), **options})
+
+
+def unknown(name: str) -> str:
+    """What to say of a name that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(str(name), ENTRIES, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"Unknown encoding {name!r}: {hint}The names are {', '.join(ENTRIES)}."

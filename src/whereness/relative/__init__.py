@@ -1,0 +1,1 @@
+"""Relative encodings: the attention matrix is changed by offset. One encoding a file."""

@@ -1,0 +1,87 @@
+"""What content-free biases share: a function of positions, evaluated in the form needed.
+
+    logits[h, i, j]  <-  logits[h, i, j] + bias[h, i, j],   offset = k_position - q_position
+
+A bias that depends on the offset alone is a Toeplitz matrix where positions are regular: S + T - 1
+numbers a head instead of S T. `prepare` keeps that strip and unfolds it when a dense block is
+asked for.
+
+Axes: H heads, S queries, T keys. Biases are in logits, offsets in tokens.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from whereness.checks import require_int
+from whereness.encoding import At, PositionalEncoding
+from whereness.where import Where, checked_positions, offsets
+
+
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """Values of a Toeplitz matrix, (H, S + T - 1), offset -(T - 1) first."""
+
+    values: Tensor
+    num_keys: int
+
+    def dense(self) -> Tensor:
+        """(H, S, T). Row i of the matrix is a window of the strip; the last row is the first."""
+        return self.values.unfold(-1, self.num_keys, 1).flip(-2)
+
+
+class OffsetBias(PositionalEncoding):
+    """Base of the content-free encodings of door 4 that look at the offset alone.
+
+    A leaf gives `by_offset`, and `at_nowhere` if it has own values for tokens without a place.
+    """
+
+    relative = True
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        require_int("num_heads", num_heads, 1)
+        self.num_heads = num_heads
+
+    def by_offset(self, offset: Tensor) -> Tensor:
+        """Value at each offset (key minus query, integer or real): (...) -> (H, ...)."""
+        raise NotImplementedError
+
+    @property
+    def at_nowhere(self) -> float:
+        """Value where the query or the key has no place: changes nothing."""
+        return 1.0 if self.operation == "multiply" else 0.0
+
+    def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        """Bias of every query and key: (..., S) and (..., T) -> (..., H, S, T).
+
+        float32, or float64 where parameters are. Real positions are allowed unless the encoding
+        says otherwise.
+
+        Raises:
+            TypeError: half-precision, bool or complex positions.
+        """
+        return self._by_positions(q_positions, k_positions)
+
+    def tables(self, where: Where) -> Tensor | Strip:
+        if not where.regular:
+            return self._by_positions(where.positions, where.keys)
+        queries, keys = where.num_queries, where.num_keys
+        # From shapes, not from values: no look at the device.
+        offset = torch.arange(1 - keys, queries, device=where.positions.device)
+        return Strip(self._rounded(self.by_offset(offset)), keys)
+
+    def bias_at(self, at: At) -> Tensor:
+        return at.data.dense() if isinstance(at.data, Strip) else at.data
+
+    def _by_positions(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        q = checked_positions("q_positions", q_positions)
+        k = checked_positions("k_positions", k_positions)
+        offset, placed = offsets(q, k)
+        values = self._rounded(self.by_offset(offset)).movedim(0, -3)
+        return torch.where(placed[..., None, :, :], values, self.at_nowhere)
+
+    def _rounded(self, values: Tensor) -> Tensor:
+        wide = any(p.dtype == torch.float64 for p in self.parameters())
+        return values if wide else values.float()

@@ -1,0 +1,94 @@
+"""Shaw: a learned vector per offset, met by the query's content; and, as an option, in the values.
+
+    logits[i, j] = q_i . (k_j + a_K[c(k - q)]) * scale
+    out[i]       = sum_j weights[i, j] (v_j + a_V[c(k - q)])
+    c(offset) = clip(offset, -K, K) + K,   K = max_distance
+
+Source: Shaw, Uszkoreit & Vaswani 2018, arXiv:1803.02155, sections 3.1 to 3.3. The tables are
+shared by heads, as there. The paper finds that the value table adds little.
+
+Axes: R = 2K + 1 rows of the tables. Units: offsets in tokens.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from whereness.checks import require_bool, require_int
+from whereness.encoding import Call, PositionalEncoding
+from whereness.where import Where, checked_positions, offsets
+
+
+class Rows(NamedTuple):
+    """Row of the tables for every query and key, and whether both have a place: (B or 1, S, T)."""
+
+    index: Tensor
+    placed: Tensor
+
+
+class Shaw(PositionalEncoding):
+    """A learned vector per offset within max_distance. Integer positions only.
+
+    The key term is q times all R rows, gathered by offset: no (S, T, D) tensor is made.
+
+    Args:
+        max_distance: K; farther offsets share the last row.
+        values: also add a learned vector to what is read (door 5).
+    """
+
+    relative = True
+    content_aware = True
+
+    def __init__(self, head_dim: int, max_distance: int, values: bool = True) -> None:
+        super().__init__()
+        require_int("head_dim", head_dim, 1)
+        require_int("max_distance", max_distance, 0)
+        require_bool("values", values)
+        self.head_dim, self.max_distance = head_dim, max_distance
+        self.needs_weights = values
+        num_rows = 2 * max_distance + 1
+        self.key_table = nn.Parameter(torch.empty(num_rows, head_dim))
+        self.value_table = nn.Parameter(torch.empty(num_rows, head_dim)) if values else None
+        self.reset_parameters()
+
+    @property
+    def doors(self) -> tuple[int, ...]:
+        return (4,) if self.value_table is None else (4, 5)
+
+    def reset_parameters(self) -> None:
+        for table in self.parameters():
+            nn.init.xavier_uniform_(table)
+
+    def index(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        """Row of the tables for every query and key: (..., S) and (..., T) -> (..., S, T)."""
+        q = checked_positions("q_positions", q_positions)
+        k = checked_positions("k_positions", k_positions)
+        return self._rows(q, k).index
+
+    def tables(self, where: Where) -> Rows:
+        return self._rows(where.positions, where.keys)
+
+    def scores(self, logits: Tensor, call: Call) -> Tensor:
+        index, placed = call.at.data
+        by_row = call.q.to(logits.dtype) @ self.key_table.to(logits.dtype).T  # (B, H, S, R)
+        terms = by_row.gather(-1, index[:, None].expand(logits.shape))
+        return logits + terms * placed[:, None] * call.scale
+
+    def outputs(self, out: Tensor, weights: Tensor | None, call: Call) -> Tensor:
+        if self.value_table is None:
+            return out
+        index, placed = call.at.data
+        # Weight that falls on each row, then one small product.
+        by_row = weights.new_zeros(*weights.shape[:-1], len(self.value_table))
+        by_row = by_row.scatter_add(
+            -1, index[:, None].expand(weights.shape), weights * placed[:, None]
+        )
+        return out + by_row @ self.value_table.to(out.dtype)
+
+    def _rows(self, q_positions: Tensor, k_positions: Tensor) -> Rows:
+        if q_positions.is_floating_point() or k_positions.is_floating_point():
+            raise TypeError("Shaw needs integer positions, got real ones.")
+        offset, placed = offsets(q_positions, k_positions)
+        clipped = offset.clamp(-self.max_distance, self.max_distance)
+        return Rows(clipped + self.max_distance, placed)

@@ -1,0 +1,97 @@
+"""T5: a learned bias for each bucket of offsets, fine near the query and logarithmic far away.
+
+    bias[h, i, j] = table[bucket(k_positions[j] - q_positions[i]), h]
+    bucket(n) = n                                              for n < E
+                min(N - 1, E + floor(ln(n / E) / ln(M / E) (N - E)))   beyond
+
+n is the distance back, N the buckets of one direction, E = N / 2, M = max_distance. Causal: all
+future keys share bucket 0. Bidirectional: N is half of num_buckets, keys after the query add N.
+
+Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1; the formula is that of the released
+code. T5 does not divide logits by sqrt(head_dim): `scaled=False`.
+
+Units: offsets in tokens, the table in logits.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from whereness.checks import require_bool, require_int
+from whereness.relative.bias import OffsetBias
+
+INITIAL_SPREAD = 0.02
+
+
+class T5(OffsetBias):
+    """A learned bias a bucket of offsets and a head. Integer positions only.
+
+    Args:
+        num_buckets: rows of the table; even and at least 4 when bidirectional, at least 2 else.
+        max_distance: distance from which all keys share the last bucket.
+        bidirectional: keys after the query have buckets of their own. False is for causal
+            attention only: a layer that is not causal refuses it.
+        scaled: keep the factor 1/sqrt(head_dim) on q.k, which T5 itself leaves out.
+
+    Raises:
+        ValueError: buckets or a distance too small to hold one another.
+        TypeError: real positions.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = False,
+        *,
+        scaled: bool = False,
+    ) -> None:
+        super().__init__(num_heads)
+        require_bool("bidirectional", bidirectional)
+        require_bool("scaled", scaled)
+        require_int("num_buckets", num_buckets, 4 if bidirectional else 2)
+        if bidirectional and num_buckets % 2:
+            raise ValueError(
+                f"num_buckets must be even when bidirectional, half of them for each side; got "
+                f"{num_buckets}."
+            )
+        self.num_buckets, self.max_distance = num_buckets, max_distance
+        self.bidirectional, self.scaled = bidirectional, scaled
+        require_int("max_distance", max_distance, self._exact() + 1)
+        self.causal_only = not bidirectional
+        self.table = nn.Parameter(torch.empty(num_buckets, num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=INITIAL_SPREAD)
+
+    def logit_scale(self, head_dim: int) -> float:
+        return 1.0 if self.scaled else math.sqrt(head_dim)
+
+    def buckets(self, offset: Tensor) -> Tensor:
+        """Bucket number of each offset (key minus query), int64.
+
+        Raises:
+            TypeError: offsets that are not integers.
+        """
+        if offset.is_floating_point():
+            raise TypeError(f"T5 needs integer positions, got {offset.dtype}.")
+        one_side, exact = self._one_side(), self._exact()
+        distance = offset.abs() if self.bidirectional else (-offset).clamp(min=0)
+        # Clamped before the log, so that the branch not taken is finite as well.
+        ratio = distance.clamp(min=exact).to(torch.float64) / exact
+        steps = ratio.log() / math.log(self.max_distance / exact) * (one_side - exact)
+        far = (exact + steps.long()).clamp(max=one_side - 1)
+        bucket = torch.where(distance < exact, distance, far)
+        return bucket + (offset > 0) * one_side if self.bidirectional else bucket
+
+    def by_offset(self, offset: Tensor) -> Tensor:
+        return self.table[self.buckets(offset)].movedim(-1, 0)
+
+    def _one_side(self) -> int:
+        return self.num_buckets // 2 if self.bidirectional else self.num_buckets
+
+    def _exact(self) -> int:
+        return self._one_side() // 2

@@ -1,0 +1,1 @@
+"""Rotary encodings: queries and keys are turned by their position."""

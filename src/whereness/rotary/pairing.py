@@ -1,0 +1,36 @@
+"""Turning pairs of channels: the one place that knows which two channels a pair has.
+
+    (u, v) at angle a  ->  (u cos a - v sin a,  u sin a + v cos a)
+
+    half         pair k is channels k and k + R/2 (GPT-NeoX; Llama in Hugging Face)
+    interleaved  pair k is channels 2k and 2k + 1 (Su et al. 2021; GPT-J)
+
+Axes: R rotated channels, R/2 pairs.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Pairing = Literal["half", "interleaved"]
+PAIRINGS = ("half", "interleaved")
+
+
+def split(x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
+    """(..., R) -> first and second channel of every pair, views of (..., R/2)."""
+    if pairing == "half":
+        return x.chunk(2, -1)
+    pairs = x.unflatten(-1, (-1, 2))
+    return pairs[..., 0], pairs[..., 1]
+
+
+def join(u: Tensor, v: Tensor, pairing: Pairing) -> Tensor:
+    """The inverse of split."""
+    return torch.cat([u, v], -1) if pairing == "half" else torch.stack([u, v], -1).flatten(-2)
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing) -> Tensor:
+    """Every pair of x (..., R) turned by its angle, given cos and sin (..., R/2) of x's dtype."""
+    u, v = split(x, pairing)
+    return join(u * cos - v * sin, v * cos + u * sin, pairing)

@@ -1,0 +1,270 @@
+"""RoPE: queries and keys are turned by their position, so that scores depend on the offset alone.
+
+    q'_i = R(p_i) q_i,   k'_j = R(p_j) k_j,   q'_i . k'_j = q_i . R(p_j - p_i) k_j
+    R(p) turns pair k by the angle p w_k,   w_k = base^(-2k / rotary_dim)
+
+Source: Su et al. 2021, arXiv:2104.09864, sections 3.2 to 3.4 (pairing "interleaved"). Pairing
+"half" is that of GPT-NeoX and of Llama in Hugging Face; a checkpoint works with one only.
+
+Angles are formed in float64; cos and sin are within 2^-24 of exact for integer positions below
+2^24. Inputs are turned in float32 (float64 inputs in float64) and rounded once.
+
+Axes: B batch, H heads, S tokens, D head_dim, R rotary_dim. Units: positions in tokens (any real
+number), frequencies in radians per token.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from whereness.checks import require_choice, require_floating, require_int, require_number
+from whereness.encoding import At, Features, PositionalEncoding
+from whereness.rotary.pairing import PAIRINGS, Pairing, turn
+from whereness.where import Where, filled
+
+Layout = Literal["bhsd", "bshd", "thd"]
+Side = Literal["leading", "trailing"]
+
+
+class Turn(NamedTuple):
+    """cos and sin of every token's angles, (B or 1, S, pairs), float64."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+class Turns(NamedTuple):
+    """Turns of the queries and of the keys that have not been cached."""
+
+    queries: Turn
+    keys: Turn
+
+
+class Rotary(PositionalEncoding):
+    """Base of the encodings of door 3 that turn pairs of channels: a leaf gives `angles`.
+
+    Args:
+        head_dim: D, width of a query.
+        rotary_dim: R, channels that turn; the rest pass untouched.
+        rotary_side: "leading" turns the first R channels, "trailing" the last R.
+    """
+
+    relative = True
+
+    def __init__(
+        self, head_dim: int, pairing: Pairing, rotary_dim: int | None, rotary_side: Side
+    ) -> None:
+        super().__init__()
+        require_int("head_dim", head_dim, 1)
+        rotary_dim = head_dim if rotary_dim is None else rotary_dim
+        require_int("rotary_dim", rotary_dim, 2)
+        if rotary_dim % 2:
+            raise ValueError(f"rotary_dim must be even, two channels a pair; got {rotary_dim}.")
+        if rotary_dim > head_dim:
+            raise ValueError(f"rotary_dim must fit head_dim={head_dim}, got {rotary_dim}.")
+        require_choice("pairing", pairing, PAIRINGS)
+        require_choice("rotary_side", rotary_side, ("leading", "trailing"))
+        self.head_dim, self.rotary_dim = head_dim, rotary_dim
+        self.pairing, self.rotary_side = pairing, rotary_side
+
+    def angles(self, positions: Tensor) -> Tensor:
+        """Angle of every pair in radians, float64: positions (..., S[, n]) -> (..., S, R/2)."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        where: Where | At | Tensor | None = None,
+        *,
+        layout: Layout = "bhsd",
+    ) -> tuple[Tensor, Tensor]:
+        """q and k, turned; the inputs are not changed. The heads of q and k may differ in number.
+
+        Args:
+            q: (B, H, S, D), or (B, S, H, D) with layout="bshd", or (S, H, D) with "thd".
+            k: the same with T tokens.
+            where: positions (S,) or (B, S); a `wn.Where`, with k_positions if those of the keys
+                differ; or what `prepare` gave. Default: 0 .. S-1.
+
+        Raises:
+            TypeError: tensors that are not floating-point; half-precision positions.
+            ValueError: another width than head_dim, positions that do not fit the tokens.
+        """
+        at = self._located(where, (q, k), layout)
+        turns = at.data
+        return (
+            self._turned(q, turns.queries, layout, False),
+            self._turned(k, turns.keys, layout, False),
+        )
+
+    def rotate(
+        self,
+        x: Tensor,
+        where: Where | At | Tensor | None = None,
+        *,
+        inverse: bool = False,
+        layout: Layout = "bhsd",
+    ) -> Tensor:
+        """x, turned by its positions, or back with `inverse`. Arguments as for a call."""
+        at = self._located(where, (x,), layout)
+        return self._turned(x, at.data.queries, layout, inverse)
+
+    def rotate_(
+        self,
+        x: Tensor,
+        where: Where | At | Tensor | None = None,
+        *,
+        inverse: bool = False,
+        layout: Layout = "bhsd",
+    ) -> Tensor:
+        """The same in place; gives x back."""
+        at = self._located(where, (x,), layout)
+        part = self._rotary_part(x)
+        part.copy_(self._turned_part(part, at.data.queries, layout, inverse))
+        return x
+
+    def tables(self, where: Where) -> Turns:
+        queries = self._turn(where.positions)
+        shared = where.k_positions is None
+        return Turns(queries, queries if shared else self._turn(where.new_keys))
+
+    def queries_keys(
+        self, q: Tensor, k: Tensor, at: At, features: Features
+    ) -> tuple[Tensor, Tensor]:
+        turns = at.data
+        return (
+            self._turned(q, turns.queries, "bhsd", False),
+            self._turned(k, turns.keys, "bhsd", False),
+        )
+
+    def _turn(self, positions: Tensor) -> Turn:
+        placed, _ = filled(positions, self.num_axes)  # angle 0 where there is no place
+        angles = self.angles(placed)
+        return Turn(angles.cos(), angles.sin())
+
+    def _located(
+        self, where: Where | At | Tensor | None, inputs: Sequence[Tensor], layout: Layout
+    ) -> At:
+        require_choice("layout", layout, ("bhsd", "bshd", "thd"))
+        lengths = [self._checked_length(x, layout) for x in inputs]
+        if where is None:
+            if self.num_axes > 1:
+                raise ValueError(
+                    f"{type(self).__name__} needs positions (S, {self.num_axes}): "
+                    "wn.positions.grid() makes those of a grid."
+                )
+            if len(set(lengths)) > 1:
+                raise ValueError(
+                    f"{lengths[0]} queries and {lengths[1]} keys need positions: give "
+                    "where=Where(positions, k_positions)."
+                )
+            where = torch.arange(lengths[0], device=inputs[0].device)
+        at = where if isinstance(where, At) else self.prepare(where)
+        if at.encoding is not self:
+            raise ValueError("These positions were prepared for another encoding.")
+        turns = (at.data.queries, at.data.keys)
+        for x, turned, length in zip(inputs, turns, lengths, strict=False):
+            self._check_fit(x, turned, length, layout)
+        return at
+
+    def _checked_length(self, x: Tensor, layout: Layout) -> int:
+        require_floating("q, k or x", x)
+        axes = 3 if layout == "thd" else 4
+        if x.dim() != axes:
+            raise ValueError(f"Layout {layout!r} has {axes} axes, got {tuple(x.shape)}.")
+        if x.shape[-1] != self.head_dim:
+            raise ValueError(
+                f"{type(self).__name__} was built for head_dim={self.head_dim}, got "
+                f"{tuple(x.shape)}."
+            )
+        return x.shape[{"bhsd": 2, "bshd": 1, "thd": 0}[layout]]
+
+    @staticmethod
+    def _check_fit(x: Tensor, turned: Turn, length: int, layout: Layout) -> None:
+        batch, tokens = turned.cos.shape[:2]
+        if tokens != length:
+            raise ValueError(f"Positions must match the tokens: needed {length}, got {tokens}.")
+        if batch != 1 and (layout == "thd" or batch != x.shape[0]):
+            raise ValueError(f"Positions have batch size {batch}, got a tensor {tuple(x.shape)}.")
+        if turned.cos.device != x.device:
+            raise ValueError(f"Positions must be on {x.device}, got {turned.cos.device}.")
+
+    def _rotary_part(self, x: Tensor) -> Tensor:
+        """The channels that turn, a view."""
+        start = 0 if self.rotary_side == "leading" else self.head_dim - self.rotary_dim
+        return x.narrow(-1, start, self.rotary_dim)
+
+    def _turned(self, x: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:
+        part = self._turned_part(self._rotary_part(x), turned, layout, inverse)
+        if self.rotary_dim == self.head_dim:
+            return part
+        rest = self.head_dim - self.rotary_dim
+        if self.rotary_side == "leading":
+            return torch.cat([part, x.narrow(-1, self.rotary_dim, rest)], -1)
+        return torch.cat([x.narrow(-1, 0, rest), part], -1)
+
+    def _turned_part(self, part: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:
+        wide = torch.float64 if part.dtype == torch.float64 else torch.float32
+        heads_axis = {"bhsd": 1, "bshd": 2, "thd": 2}[layout]
+        cos, sin = (t.to(wide).unsqueeze(heads_axis) for t in turned)
+        if layout == "thd":
+            cos, sin = cos[0], sin[0]
+        return turn(part.to(wide), cos, -sin if inverse else sin, self.pairing).to(part.dtype)
+
+
+def spectrum(base: float, dim: int) -> tuple[float, ...]:
+    """base^(-2k / dim) for k = 0 .. dim/2 - 1, radians per token, as exact as Python floats are.
+
+    A tuple, not a tensor: no cast, meta device or checkpoint can change it.
+    """
+    return tuple(base ** (-2 * k / dim) for k in range(dim // 2))
+
+
+class RoPE(Rotary):
+    """Rotary position embedding of one axis.
+
+    Args:
+        head_dim: D, width of a query.
+        base: 10 000 in the paper; larger bases turn slower.
+        pairing: "half" or "interleaved": which two channels form a pair.
+        rotary_dim: channels that turn, even; None: all. The spectrum is that of this width.
+        rotary_side: "leading" turns the first channels, "trailing" the last.
+
+    Raises:
+        ValueError: an odd or too large width, options that do not exist.
+
+    >>> rope = RoPE(4, pairing="interleaved")
+    >>> rope.rotate(torch.tensor([[[[1.0, 2.0, 3.0, 4.0]]]]), torch.tensor([1])).round(decimals=4)
+    tensor([[[[-1.1426,  1.9221,  2.9599,  4.0298]]]])
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        base: float = 10_000.0,
+        pairing: Pairing = "half",
+        rotary_dim: int | None = None,
+        rotary_side: Side = "leading",
+    ) -> None:
+        super().__init__(head_dim, pairing, rotary_dim, rotary_side)
+        require_number("base", base, 0.0)
+        self.base = float(base)
+        self._frequencies = spectrum(self.base, self.rotary_dim)
+
+    @property
+    def frequencies(self) -> Tensor:
+        """Radians per token, (rotary_dim/2,), highest first, float64 on the CPU."""
+        return torch.tensor(self._frequencies, dtype=torch.float64, device="cpu")
+
+    @property
+    def amplitude(self) -> float:
+        """Factor on cos and sin; plain RoPE has 1."""
+        return 1.0
+
+    def angles(self, positions: Tensor) -> Tensor:
+        frequencies = torch.tensor(self._frequencies, dtype=torch.float64, device=positions.device)
+        # An elementwise product: a matrix product may be done in TF32.
+        return positions.to(torch.float64)[..., None] * frequencies

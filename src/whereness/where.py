@@ -1,0 +1,249 @@
+"""Where the tokens of one forward pass are.
+
+Axes: B batch, S new tokens (queries), T keys, n axes of a position. Positions are in tokens,
+or in any real unit. A *slot* is a token's place in the tensor, a *position* its place in the
+text, image or whatever the tokens describe.
+"""
+
+import dataclasses
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from whereness.checks import HALF_TYPES, require, require_int
+
+NOWHERE: int = torch.iinfo(torch.int64).min
+"""Position of a token without a place (CLS, register, pad). NaN says the same for real positions."""
+
+
+def is_nowhere(positions: Tensor, num_axes: int = 1) -> Tensor:
+    """True where a token has no place. (..., S) for one axis, (..., S, n) -> (..., S) for more."""
+    marked = positions.isnan() if positions.is_floating_point() else positions == NOWHERE
+    return marked.any(-1) if num_axes > 1 else marked
+
+
+def filled(positions: Tensor, num_axes: int = 1) -> tuple[Tensor, Tensor]:
+    """(positions with 0 where there is no place, mask of the tokens that have none)."""
+    absent = is_nowhere(positions, num_axes)
+    mask = absent[..., None] if num_axes > 1 else absent
+    return positions.masked_fill(mask, 0), absent
+
+
+def checked_positions(name: str, positions: object, num_axes: int = 1) -> Tensor:
+    """`positions` as int64, float32 or float64 of shape (..., S) or (..., S, n).
+
+    Raises:
+        TypeError: not a tensor, or a bool, half-precision or complex one (bfloat16 cannot tell
+            256 from 257).
+        ValueError: no token axis, a last axis that is not num_axes long, or infinite positions.
+    """
+    if not isinstance(positions, Tensor):
+        raise TypeError(
+            f"{name} must be a tensor, got {type(positions).__name__}. Use torch.arange or torch.tensor."
+        )
+    if positions.dtype in HALF_TYPES or positions.dtype == torch.bool or positions.is_complex():
+        raise TypeError(
+            f"{name} must hold int64, float32 or float64, got {positions.dtype}. "
+            "Build positions as integers: half precision cannot tell 256 from 257."
+        )
+    if positions.dim() < (2 if num_axes > 1 else 1):
+        shape = "(..., S, n)" if num_axes > 1 else "(..., S)"
+        raise ValueError(f"{name} must have shape {shape}, got {tuple(positions.shape)}.")
+    if num_axes > 1 and positions.shape[-1] != num_axes:
+        raise ValueError(
+            f"{name} must end in num_axes={num_axes} coordinates a token, got {tuple(positions.shape)}."
+        )
+    if positions.is_floating_point():
+        require(~positions.isinf(), f"{name} must be finite (NaN marks a token without a place).")
+        return positions
+    return positions if positions.dtype == torch.int64 else positions.long()
+
+
+def _batched(name: str, value: Tensor, trailing: int) -> Tensor:
+    """Give `value` its batch axis; `trailing` axes come after the token axis."""
+    if value.dim() == 1 + trailing:
+        return value[None]
+    if value.dim() == 2 + trailing:
+        return value
+    shape = "(S, n) or (B, S, n)" if trailing else "(S,) or (B, S)"
+    raise ValueError(f"{name} must have shape {shape}, got {tuple(value.shape)}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Where:
+    """Where the tokens of one forward pass are. Checked once, when it is made.
+
+    The new tokens are the queries. Without `k_positions` they are the keys as well; with a cache,
+    `wn.KVCache` adds the keys. After construction every tensor has a batch axis: `positions`
+    (B or 1, S[, n]), `k_positions` (B or 1, T[, n]), `segments` (B or 1, S), `k_segments` and
+    `key_mask` (B or 1, T), `lengths` (B or 1, S or 1).
+
+    Args:
+        positions: (S,), (B, S), or with axes (S, n), (B, S, n). None: attention fills in the
+            default (counted from 0, or from `key_mask`, and anew in every segment).
+        k_positions: the same for the keys, where they are not the queries' own tokens.
+        segments: document of each new token; tokens of different documents never see each other.
+        k_segments: document of each key, where keys are not the queries' own tokens.
+        key_mask: True (or 1) where a key is a real token, False at a pad.
+        lengths: length that each sequence will reach: int, (B,), or (B, S) a token when packed.
+            Only encodings whose table depends on length read it.
+        num_axes: coordinates a position has. More than 1 means a last axis of that size.
+
+    Raises:
+        TypeError: bool, half-precision or complex positions, segments that are not integers.
+        ValueError: shapes that do not fit each other, infinite positions.
+    """
+
+    positions: Tensor | None = None
+    k_positions: Tensor | None = None
+    _: dataclasses.KW_ONLY
+    segments: Tensor | None = None
+    k_segments: Tensor | None = None
+    key_mask: Tensor | None = None
+    lengths: Tensor | int | None = None
+    num_axes: int = 1
+    cached: int = 0
+    """The first `cached` keys have been through door 3 before. Set by `wn.KVCache`."""
+    regular: bool = False
+    """Wherever a query may see a key, the offset of their positions is that of their slots. Known
+    only where the library built the positions: finding out by looking would be a host sync."""
+
+    def __post_init__(self) -> None:
+        require_int("num_axes", self.num_axes, 1)
+        trailing = int(self.num_axes > 1)
+        for name in ("positions", "k_positions"):
+            value = getattr(self, name)
+            if value is not None:
+                value = checked_positions(name, value, self.num_axes)
+                self._set(name, _batched(name, value, trailing))
+        for name in ("segments", "k_segments"):
+            if getattr(self, name) is not None:
+                self._set(name, _batched(name, _integers(name, getattr(self, name)), 0))
+        if self.key_mask is not None:
+            self._set("key_mask", _batched("key_mask", _as_mask(self.key_mask), 0))
+        if self.lengths is not None:
+            self._set("lengths", self._checked_lengths())
+        self._check_shapes()
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _checked_lengths(self) -> Tensor:
+        lengths = self.lengths
+        if isinstance(lengths, int) and not isinstance(lengths, bool):
+            device = None if self.positions is None else self.positions.device
+            lengths = torch.full((1, 1), lengths, device=device)
+        lengths = _integers("lengths", lengths)
+        if lengths.dim() > 2:
+            raise ValueError(f"lengths must be an int, (B,) or (B, S), got {tuple(lengths.shape)}.")
+        if lengths.dim() < 2:
+            lengths = lengths.reshape(-1, 1)
+        require(lengths >= 0, "lengths must not be negative.")
+        return lengths
+
+    def _check_shapes(self) -> None:
+        if self.k_positions is not None and self.positions is None:
+            raise ValueError("k_positions need positions beside them: give both.")
+        batches = {}
+        for name in ("positions", "k_positions", "segments", "k_segments", "key_mask", "lengths"):
+            value = getattr(self, name)
+            if value is not None and value.shape[0] != 1:
+                batches[name] = value.shape[0]
+        if len(set(batches.values())) > 1:
+            raise ValueError(f"Batch sizes must agree or be 1, got {batches}.")
+        self._same_length("segments", self.segments, "positions", self.positions)
+        self._same_length("k_segments", self.k_segments, "the keys", self.keys)
+        self._same_length("key_mask", self.key_mask, "the keys", self.keys)
+        if self.k_segments is not None and self.segments is None:
+            raise ValueError("k_segments need segments beside them: give both.")
+        if self.segments is not None and self.k_positions is not None and self.k_segments is None:
+            same = self.k_positions.shape[1] == self.segments.shape[1]
+            if not same:
+                raise ValueError("segments with k_positions need k_segments: give both.")
+
+    @staticmethod
+    def _same_length(name: str, value: Tensor | None, other: str, against: Tensor | None) -> None:
+        if value is not None and against is not None and value.shape[1] != against.shape[1]:
+            raise ValueError(
+                f"{name} must be as long as {other}: needed {against.shape[1]} tokens, "
+                f"got {value.shape[1]}."
+            )
+
+    @property
+    def keys(self) -> Tensor | None:
+        """Positions of all keys, (B or 1, T[, n])."""
+        return self.positions if self.k_positions is None else self.k_positions
+
+    @property
+    def new_keys(self) -> Tensor | None:
+        """Positions of the keys that have not been through door 3 yet."""
+        return self.positions if self.k_positions is None else self.k_positions[:, self.cached :]
+
+    @property
+    def key_segments(self) -> Tensor | None:
+        """Document of every key, (B or 1, T)."""
+        return self.segments if self.k_segments is None else self.k_segments
+
+    @property
+    def num_queries(self) -> int:
+        """S."""
+        return self.positions.shape[1]
+
+    @property
+    def num_keys(self) -> int:
+        """T."""
+        return self.keys.shape[1]
+
+    def new_pads(self) -> Tensor | None:
+        """True at new tokens that are pads, (B or 1, S); None when no token is masked."""
+        if self.key_mask is None:
+            return None
+        return ~self.key_mask[:, self.key_mask.shape[1] - self.num_queries :]
+
+    def shifted(self, offset: int | float) -> "Where":
+        """The same tokens, all moved by `offset`. Tokens without a place stay without."""
+
+        def move(positions: Tensor | None) -> Tensor | None:
+            if positions is None:
+                return None
+            # Inside a token of several axes one NOWHERE coordinate is enough; each stays as it is.
+            return torch.where(is_nowhere(positions), positions, positions + offset)
+
+        return replace(self, positions=move(self.positions), k_positions=move(self.k_positions))
+
+    def to(self, device: torch.device | str) -> "Where":
+        """The same on another device."""
+        names = ("positions", "k_positions", "segments", "k_segments", "key_mask", "lengths")
+        moved = {n: getattr(self, n) for n in names}
+        return replace(self, **{n: t.to(device) for n, t in moved.items() if t is not None})
+
+
+def _integers(name: str, value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor of integers, got {type(value).__name__}.")
+    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+        raise TypeError(f"{name} must hold integers, got {value.dtype}.")
+    return value.long()
+
+
+def _as_mask(mask: object) -> Tensor:
+    """A padding mask as bool. Hugging Face gives 1 and 0 as int64; additive float masks are refused."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"key_mask must be a tensor, got {type(mask).__name__}.")
+    if mask.is_floating_point() or mask.is_complex():
+        raise TypeError(
+            f"key_mask must hold bool or 1 and 0 (1 = real token), got {mask.dtype}. "
+            "An additive mask becomes one by `mask == 0`."
+        )
+    if mask.dtype != torch.bool:
+        require((mask == 0) | (mask == 1), "key_mask must hold only 1 (real token) and 0 (pad).")
+    return mask.bool()
+
+
+def offsets(q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+    """(k - q, placed), both (..., S, T). The offset is 0 where either token has no place."""
+    q, q_absent = filled(q_positions)
+    k, k_absent = filled(k_positions)
+    placed = ~(q_absent[..., :, None] | k_absent[..., None, :])
+    return (k[..., None, :] - q[..., :, None]) * placed, placed
