@@ -55,6 +55,7 @@ class Combined(PositionalEncoding):
         self.needs_lengths = any(p.needs_lengths for p in parts)
         self.relative = all(p.relative for p in parts)
         self.unbounded = all(p.unbounded for p in parts)
+        self.norm_preserving = all(p.norm_preserving for p in parts)
         self.content_aware = any(p.content_aware for p in parts)
 
     @staticmethod

@@ -102,6 +102,8 @@ class PositionalEncoding(nn.Module):
     """Moving all positions by the same number changes nothing."""
     unbounded: bool = True
     """Defined and finite at any position."""
+    norm_preserving: bool = True
+    """Door 3 leaves the norms of q and k as they are."""
     content_aware: bool = False
     """What door 4 adds depends on the tokens and not on positions alone."""
 

@@ -1,0 +1,803 @@
+"""The laws that every encoding keeps.
+
+A *subject* is one encoding with one setting. Its traits are measured from behaviour, in float64
+and with every parameter at random; which laws apply follows from what was measured, never from
+what the class declares. `test_laws.py` runs them, `test_laws_bite.py` shows for each law a planted
+encoding that breaks it.
+
+Axes: B batch, S tokens, E = 32 model dim, H = 4 query heads, G = 2 key/value heads, D = 8.
+"""
+
+import copy
+import pickle  # noqa: TID251 (that a model can be pickled is one of the laws)
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import whereness as wn
+from whereness import NOWHERE, PositionalEncoding, Where
+from whereness.encoding import as_encoding
+
+DIM, HEADS, GROUPS, HEAD_DIM, DEPTH, VOCAB = 32, 4, 2, 8, 2, 50
+BATCH, LENGTH = 2, 12
+SHIFTS = (1, 7, 1000, 100_000)
+ROUNDING = 1e-10  # float64: sums of some hundred products
+FAR_ROUNDING = 1e-7  # an angle at position 1e5 keeps 1e-11, a float32 bias its last digit
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One encoding with one setting. `make` gives an encoding, a list, a factory or a schedule."""
+
+    name: str
+    make: Callable[[], Any]
+    axes: int = 1
+    reach: int = 10**9
+    """Positions below this are representable."""
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def model(self, seed: int = 0, **options: Any) -> wn.Transformer:
+        """A float64 model whose every parameter is away from its initial value."""
+        options = {"depth": DEPTH, "num_kv_heads": GROUPS, **options}
+        torch.manual_seed(seed)
+        model = wn.Transformer(VOCAB, DIM, encoding=self.make(), num_heads=HEADS, **options)
+        return scribble(model.double().eval(), seed)
+
+    def encodings(self) -> list[PositionalEncoding]:
+        """The distinct encodings of a small model, parameters at random."""
+        model = self.model()
+        return [e for e in (model.inputs, *model.encodings) if type(e) is not wn.NoPE] or [
+            model.encodings[0]
+        ]
+
+    def ids(self, start: int = 0, length: int = LENGTH, step: int = 1) -> Tensor:
+        """Positions start, start + step, ...; with axes, cells of a grid three wide."""
+        line = torch.arange(length) * step
+        if self.axes == 1:
+            return line + start
+        cells = [line % 3 if axis else line // 3 for axis in range(self.axes)]
+        return torch.stack([c + start * (axis + 1) for axis, c in enumerate(cells)], -1)
+
+    def where(self, positions: Tensor | None = None, **options: Any) -> Where:
+        return Where(self.ids() if positions is None else positions, num_axes=self.axes, **options)
+
+
+def scribble(module: nn.Module, seed: int) -> nn.Module:
+    """Move every parameter by seeded noise, so that nothing is at a special value."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter += 0.3 * noise.to(parameter.dtype)
+    return module
+
+
+def tokens(length: int = LENGTH, batch: int = BATCH, seed: int = 5) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, VOCAB, (batch, length), generator=generator)
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = ROUNDING) -> None:
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def same(a: Tensor, b: Tensor, tolerance: float = ROUNDING) -> bool:
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+# Traits, measured
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What an encoding does, whatever it says."""
+
+    doors: tuple[int, ...]
+    reads: str
+    relative: bool
+    unbounded: bool
+    learned: bool
+    content_aware: bool
+    norm_preserving: bool
+    causal_only: bool
+    cacheable: bool
+    site: str | None
+    num_axes: int
+
+
+DECLARED = (
+    "doors",
+    "reads",
+    "relative",
+    "unbounded",
+    "learned",
+    "content_aware",
+    "norm_preserving",
+    "causal_only",
+    "cacheable",
+    "site",
+    "num_axes",
+)
+
+
+@cache
+def traits(subject: Subject) -> Traits:
+    """Everything measured, once a subject."""
+    door_two = _joins(subject)
+    three, norms, widened = _turns(subject)
+    four, content_aware = _changes_scores(subject)
+    doors = set(door_two[0])
+    doors |= {3} if three else set()
+    doors |= {4} if four else set()
+    doors |= {5} if _changes_values(subject) else set()
+    return Traits(
+        doors=tuple(sorted(doors)),
+        reads=_reads(subject),
+        relative=_relative(subject),
+        unbounded=_unbounded(subject),
+        learned=any(True for e in subject.encodings() for _ in e.parameters()),
+        content_aware=content_aware,
+        norm_preserving=norms and not widened,
+        causal_only=_causal_only(subject),
+        cacheable=_keys_stay(subject),
+        site=door_two[1],
+        num_axes=_axes(subject),
+    )
+
+
+def _run(subject: Subject, where: Where, x: Tensor, **options: Any) -> Tensor:
+    return subject.model(**options)(x, where=where)
+
+
+def _reads(subject: Subject) -> str:
+    """One layer, last query: do positions, the order of earlier tokens, or neither matter?"""
+    model = subject.model(depth=1)
+    x = tokens()
+    swapped = torch.cat([x[:, [1, 0, 3, 2]], x[:, 4:]], 1)
+    last = model(x, where=subject.where())[:, -1]
+    warped = subject.ids()
+    warped[1:4] += 1
+    if not same(model(x, where=subject.where(warped))[:, -1], last, 1e-8):
+        return "positions"
+    return "nothing" if same(model(swapped, where=subject.where())[:, -1], last) else "order"
+
+
+def _relative(subject: Subject) -> bool:
+    model, x = subject.model(), tokens()
+    base = model(x, where=subject.where())
+    for shift in SHIFTS:
+        if shift + LENGTH < subject.reach:
+            moved = model(x, where=subject.where().shifted(shift))
+            if not same(moved, base, FAR_ROUNDING):
+                return False
+    return True
+
+
+def _unbounded(subject: Subject) -> bool:
+    try:
+        far = _run(subject, subject.where(subject.ids(10**6, step=997)), tokens())
+    except ValueError:
+        return False
+    return bool(far.isfinite().all())
+
+
+class Recorder(PositionalEncoding):
+    """Changes nothing and keeps what it sees at door 4."""
+
+    reads = "nothing"
+    relative = True
+
+    def scores(self, logits: Tensor, call: wn.Call) -> Tensor:
+        self.logits = logits.detach()
+        self.call = call
+        return logits
+
+    def weights(self, weights: Tensor, logits: Tensor, call: wn.Call) -> Tensor:
+        self.after = weights.detach()
+        return weights
+
+
+def _recorded(subject: Subject, seed: int) -> tuple[Recorder, Recorder, wn.Attention, Any] | None:
+    """(before, after, layer, at) of a causal layer between two recorders; None for door 1."""
+    encoding = subject.encodings()[-1]
+    if encoding.site == "tokens":
+        return None
+    before, after = Recorder(), Recorder()
+    combined = as_encoding([before, encoding, after])
+    torch.manual_seed(1)
+    layer = wn.Attention(DIM, HEADS, combined, GROUPS, causal=True).double().eval()
+    x = torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64, generator=_generator(seed))
+    at = combined.prepare(subject.where())
+    layer(x, where=at)
+    return before, after, layer, at
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _changes_scores(subject: Subject) -> tuple[bool, bool]:
+    """(door 4 does something, what it adds or the factor depends on content)."""
+    runs = [_recorded(subject, seed) for seed in (1, 2)]
+    if runs[0] is None:
+        return False, False
+    steps = []
+    for before, after, *_ in runs:
+        allowed = before.call.allowed.expand(before.logits.shape)
+        for old, new in ((before.logits, after.logits), (before.after, after.after)):
+            steps.append((old[allowed], new[allowed]))
+    logits, weights = (steps[0], steps[2]), (steps[1], steps[3])
+    changed = any(not same(old, new) for old, new in steps)
+
+    def free_of_content(pairs: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]) -> bool:
+        added = [new - old for old, new in pairs]
+        factors = [new / old for old, new in pairs]
+        return same(added[0], added[1], 1e-6) or same(factors[0], factors[1], 1e-6)
+
+    return changed, not (free_of_content(logits) and free_of_content(weights))
+
+
+def _turns(subject: Subject) -> tuple[bool, bool, bool]:
+    """(door 3 does something, norms stay, widths change)."""
+    encoding = subject.encodings()[-1]
+    q = torch.randn(BATCH, HEADS, LENGTH, HEAD_DIM, dtype=torch.float64, generator=_generator(3))
+    k = q[:, :GROUPS].clone()
+    at = encoding.prepare(subject.where(subject.ids(3 if subject.reach > 20 else 0)))
+    q2, k2 = encoding.queries_keys(q, k, at, {})
+    widened = q2.shape != q.shape
+    if widened:
+        return True, False, True
+    norms = same(q2.norm(dim=-1), q.norm(dim=-1)) and same(k2.norm(dim=-1), k.norm(dim=-1))
+    return not (same(q2, q) and same(k2, k)), norms, False
+
+
+def _changes_values(subject: Subject) -> bool:
+    recorded = _recorded(subject, 1)
+    if recorded is None:
+        return False
+    before, _, _, at = recorded
+    encoding, own = at.encoding.members()[1:-1], at.data[1:-1]
+    v = torch.randn(BATCH, GROUPS, LENGTH, HEAD_DIM, dtype=torch.float64, generator=_generator(4))
+    out = torch.randn(BATCH, HEADS, LENGTH, HEAD_DIM, dtype=torch.float64, generator=_generator(4))
+    for member, at_member in zip(encoding, own, strict=True):
+        call = replace(before.call, at=at_member)
+        if not same(member.values(v, at_member), v):
+            return True
+        if not same(member.outputs(out, before.after, call), out):
+            return True
+    return False
+
+
+def _joins(subject: Subject) -> tuple[set[int], str | None]:
+    """(doors 1 and 2 that are open, the site): who sees Π, the input, the values, or q and k?"""
+    model = subject.model()
+    where = subject.where()
+    x = torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64, generator=_generator(6))
+    at_input = model.inputs.prepare(where)
+    entered = model.inputs.tokens(x, at_input)
+    if entered.shape != x.shape or not same(entered, x):
+        return {1}, "tokens"
+    encoding = model.encodings[0]
+    x_q, _, x_v = encoding.inputs(x, x, encoding.prepare(where))
+    if x_v.shape != x.shape or not same(x_v, x):
+        return {1}, "every_layer"
+    if x_q.shape != x.shape or not same(x_q, x):
+        return {2}, "queries_keys"
+    return set(), None
+
+
+def _causal_only(subject: Subject) -> bool:
+    """Cannot tell keys after the query apart: a bidirectional layer is refused or blind."""
+    try:
+        model = subject.model(depth=1, causal=False)
+    except ValueError:
+        return True
+    if _reads(subject) != "positions":
+        return False
+    ids = subject.ids()
+    moved = ids.clone()
+    moved[LENGTH // 2] = ids[-1] + 1
+    moved[-1] = ids[LENGTH // 2]
+    x = tokens()
+    first = [model(x, where=subject.where(p))[:, 0] for p in (ids, moved)]
+    return same(first[0], first[1])
+
+
+def _keys_stay(subject: Subject) -> bool:
+    """Decoding step by step, with keys as they were cached, equals the full pass, and what was
+    cached is what the scores need."""
+    model, x = subject.model(), tokens()
+    full = model(x, where=subject.where())
+    forced = []
+    for encoding in model.encodings:
+        forced.append((encoding, encoding.cacheable))
+        encoding.cacheable = True
+    try:
+        return same(decoded(subject, model, x, [1] * LENGTH), full, 1e-9)
+    except (ValueError, RuntimeError, KeyError):
+        return False
+
+
+def _axes(subject: Subject) -> int:
+    for axes in range(1, 6):
+        one = torch.arange(LENGTH)
+        positions = one if axes == 1 else torch.stack([one % 3] * axes, -1)
+        try:
+            subject.model(depth=1)(tokens(), where=Where(positions, num_axes=axes))
+        except ValueError:
+            continue
+        return axes
+    raise AssertionError(f"{subject} takes positions of no number of axes.")
+
+
+def decoded(
+    subject: Subject, model: wn.Transformer, x: Tensor, chunks: list[int], **options: Any
+) -> Tensor:
+    """The logits of x, fed in chunks through caches."""
+    caches, outs, start = model.new_caches(), [], 0
+    ids = subject.ids(length=x.shape[1])
+    for size in chunks:
+        stop = start + size
+        where = subject.where(ids[start:stop], **options)
+        outs.append(model(x[:, start:stop], where=where, caches=caches))
+        start = stop
+    return torch.cat(outs, 1)
+
+
+# The laws
+
+
+@dataclass(frozen=True)
+class Law:
+    """`check(subject)` raises AssertionError when the law is broken."""
+
+    name: str
+    check: Callable[[Subject], None]
+    applies: Callable[[Traits], bool] = field(default=lambda t: True)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+LAWS: dict[str, Law] = {}
+
+
+def law(applies: Callable[[Traits], bool] = lambda t: True) -> Callable:
+    def register(check: Callable[[Subject], None]) -> Callable[[Subject], None]:
+        LAWS[check.__name__] = Law(check.__name__, check, applies)
+        return check
+
+    return register
+
+
+@law()
+def declared_traits_are_the_measured_ones(subject: Subject) -> None:
+    measured = traits(subject)
+    model = subject.model()
+    # The whole: what joins the input, and what the first layer has.
+    parts = [p for p in (model.inputs, model.encodings[0]) if type(p) is not wn.NoPE]
+    whole = as_encoding(parts) if parts else wn.NoPE()
+    for name in DECLARED:
+        said, found = getattr(whole, name), getattr(measured, name)
+        assert said == found, f"{subject}: {name} is declared {said!r}, measured {found!r}"
+
+
+@law(lambda t: t.relative and t.reads == "positions")
+def relative_ones_do_not_see_a_shift(subject: Subject) -> None:
+    model, x = subject.model(), tokens()
+    where = subject.where()
+    base, weight = model(x, where=where), None
+    for shift in SHIFTS:
+        if shift + LENGTH < subject.reach:
+            close(model(x, where=where.shifted(shift)), base, FAR_ROUNDING)
+    assert weight is None
+
+
+@law(lambda t: 3 in t.doors and t.norm_preserving)
+def turning_keeps_norms_and_angles_between_pairs(subject: Subject) -> None:
+    for encoding in subject.encodings():
+        q = torch.randn(1, HEADS, LENGTH, HEAD_DIM, dtype=torch.float64)
+        k = torch.randn(1, GROUPS, LENGTH, HEAD_DIM, dtype=torch.float64)
+        for start in (0, 5, 4000):
+            at = encoding.prepare(subject.where(subject.ids(start)))
+            for old, new in zip((q, k), encoding.queries_keys(q, k, at, {}), strict=True):
+                close(new.norm(dim=-1), old.norm(dim=-1))
+            # linear: a turn, not a function of the content
+            doubled, _ = encoding.queries_keys(2 * q, k, at, {})
+            close(doubled, 2 * encoding.queries_keys(q, k, at, {})[0])
+
+
+@law()
+def decoding_in_chunks_equals_the_full_pass(subject: Subject) -> None:
+    x = tokens()
+    for groups in (GROUPS, HEADS, 1):
+        model = subject.model(num_kv_heads=groups) if _any_groups(subject) else subject.model()
+        full = model(x, where=subject.where())
+        for size in (1, 3, 4, LENGTH):
+            chunks = [size] * (LENGTH // size)
+            close(decoded(subject, model, x, chunks), full)
+        close(decoded(subject, model, x, [5, 1, 1, 4, 1]), full)
+
+
+def _any_groups(subject: Subject) -> bool:
+    return "pope" not in subject.name  # its phases are per key/value head
+
+
+@law()
+def default_positions_go_on_in_the_cache(subject: Subject) -> None:
+    if subject.axes > 1:
+        return
+    model, x, caches = subject.model(), tokens(), None
+    full = model(x)
+    close(full, model(x, where=subject.where()))
+    caches = model.new_caches()
+    outs = [model(x[:, a:b], caches=caches) for a, b in ((0, 5), (5, 6), (6, LENGTH))]
+    close(torch.cat(outs, 1), full)
+
+
+@law()
+def pads_change_nothing(subject: Subject) -> None:
+    model, x = subject.model(), tokens()
+    full = model(x, where=subject.where())
+    ids, pads = subject.ids(), 3
+    hole = torch.full((pads, *ids.shape[1:]), NOWHERE)
+    filler = torch.full((BATCH, pads), 7)
+    real, none = torch.ones(LENGTH, dtype=torch.bool), torch.zeros(pads, dtype=torch.bool)
+    for numbers in (hole, ids[:pads]):  # pads may have no place, or any place
+        left = subject.where(torch.cat([numbers, ids]), key_mask=torch.cat([none, real]))
+        close(model(torch.cat([filler, x], 1), where=left)[:, pads:], full)
+        right = subject.where(torch.cat([ids, numbers]), key_mask=torch.cat([real, none]))
+        close(model(torch.cat([x, filler], 1), where=right)[:, :LENGTH], full)
+
+
+@law()
+def rows_of_uneven_length_do_not_disturb_each_other(subject: Subject) -> None:
+    if subject.axes > 1:
+        return
+    model, x = subject.model(), tokens()
+    lengths = (LENGTH, LENGTH - 4)
+    mask = torch.tensor([[1] * LENGTH, [0] * 4 + [1] * (LENGTH - 4)])
+    padded = torch.stack([x[0], torch.cat([x[1, :4] * 0 + 9, x[1, : LENGTH - 4]])])
+    out = model(padded, key_mask=mask)
+    for row, length in enumerate(lengths):
+        alone = model(x[row : row + 1, :length])
+        close(out[row : row + 1, LENGTH - length :], alone)
+
+
+@law()
+def pads_inside_the_cache_change_nothing(subject: Subject) -> None:
+    model, x, ids = subject.model(), tokens(), subject.ids()
+    full = model(x, where=subject.where())
+    hole = torch.full((2, *ids.shape[1:]), NOWHERE)
+    prompt = torch.cat([x[:, :4], torch.full((BATCH, 2), 7)], 1)
+    mask = torch.tensor([1, 1, 1, 1, 0, 0])
+    caches = model.new_caches()
+    where = subject.where(torch.cat([ids[:4], hole]), key_mask=mask)
+    outs = [model(prompt, where=where, caches=caches)[:, :4]]
+    for i in range(4, LENGTH):
+        outs.append(model(x[:, i : i + 1], where=subject.where(ids[i : i + 1]), caches=caches))
+    close(torch.cat(outs, 1), full)
+
+
+@law()
+def packing_equals_separate_runs(subject: Subject) -> None:
+    cut, x = 5, tokens()
+    ids = torch.cat([subject.ids(length=cut), subject.ids(length=LENGTH - cut)])
+    where = subject.where(ids, segments=wn.positions.segments([cut, LENGTH - cut]))
+    weight = torch.randn(BATCH, LENGTH, VOCAB, dtype=torch.float64, generator=_generator(8))
+    model = subject.model()
+    packed = model(x, where=where)
+    (packed * weight).sum().backward()
+    packed_grads = _gradients(model)
+    model.zero_grad()
+    parts = [
+        model(x[:, :cut], where=subject.where(subject.ids(length=cut))),
+        model(x[:, cut:], where=subject.where(subject.ids(length=LENGTH - cut))),
+    ]
+    close(packed, torch.cat(parts, 1))
+    (torch.cat(parts, 1) * weight).sum().backward()
+    for name, grad in _gradients(model).items():
+        torch.testing.assert_close(packed_grads[name], grad, rtol=1e-9, atol=1e-9, msg=name)
+
+
+def _gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@law(lambda t: t.learned)
+def every_parameter_gets_a_finite_gradient(subject: Subject) -> None:
+    model = subject.model()
+    mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    mask[1, :5] = False
+    out = model(tokens(), where=subject.where(key_mask=mask))
+    (out**2).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, f"{name} has no gradient"
+        assert parameter.grad.isfinite().all(), f"{name} has a gradient that is not finite"
+
+
+@law()
+def the_future_does_not_leak(subject: Subject) -> None:
+    model, x = subject.model(), tokens()
+    changed = x.clone()
+    changed[:, 6:] = (x[:, 6:] + 1) % VOCAB
+    where = subject.where()
+    close(model(changed, where=where)[:, :6], model(x, where=where)[:, :6])
+
+
+@law()
+def batch_rows_are_independent(subject: Subject) -> None:
+    model, x = subject.model(), tokens(batch=3)
+    order = torch.tensor([2, 0, 1])
+    where = subject.where()
+    close(model(x[order], where=where), model(x, where=where)[order])
+    # and with positions of their own
+    ids = torch.stack([subject.ids(), subject.ids(1), subject.ids(0)])
+    own = model(x, where=subject.where(ids))
+    close(model(x[order], where=subject.where(ids[order])), own[order])
+    close(own[1:2], model(x[1:2], where=subject.where(ids[1])))
+
+
+@law(lambda t: t.site is None)
+def heads_are_independent(subject: Subject) -> None:
+    """Permuting heads permutes outputs, where an encoding treats heads alike; and no encoding lets
+    one head's content into another's output. The hard case is S = H."""
+    encoding = subject.encodings()[-1]
+    layer = wn.Attention(DIM, HEADS, encoding, HEADS, causal=True).double().eval()
+    if not _any_groups(subject):
+        return
+    x = torch.randn(BATCH, HEADS, DIM, dtype=torch.float64)
+    outs = []
+    for touched in (False, True):
+        if touched:
+            with torch.no_grad():
+                for proj in (layer.q_proj, layer.k_proj, layer.v_proj):
+                    proj.weight[:HEAD_DIM] += 1.0  # head 0
+        layer.out_proj = nn.Identity()
+        outs.append(layer(x, where=subject.where(subject.ids(length=HEADS))))
+    close(outs[0][..., HEAD_DIM:], outs[1][..., HEAD_DIM:])
+    assert not same(outs[0][..., :HEAD_DIM], outs[1][..., :HEAD_DIM])
+
+
+@law(lambda t: t.reads == "positions")
+def warped_positions_change_the_output(subject: Subject) -> None:
+    """K13: ids that are not uniform are honoured, for queries and for keys."""
+    model, x = subject.model(depth=1), tokens()
+    base = model(x, where=subject.where())
+    warped = subject.ids()
+    warped[3:] += 1
+    assert not same(model(x, where=subject.where(warped)), base, 1e-6)
+    if subject.axes > 1:
+        for axis in range(subject.axes):
+            one = subject.ids()
+            one[3:, axis] += 2
+            assert not same(model(x, where=subject.where(one)), base, 1e-6), f"axis {axis}"
+        assert not same(model(x, where=subject.where(subject.ids().flip(-1))), base, 1e-6)
+
+
+@law()
+def a_cast_and_back_changes_no_constant(subject: Subject) -> None:
+    """K06: angles, slopes and buckets are those of the exact constants after any cast."""
+    model, x = subject.model(), tokens()
+    weights = copy.deepcopy(model.state_dict())
+    expected = model(x, where=subject.where())
+    for dtype in (torch.float16, torch.bfloat16):
+        model.to(dtype).double().load_state_dict(weights)
+        close(model(x, where=subject.where()), expected, 0.0)
+    half = copy.deepcopy(model).bfloat16()
+    out = half(x, where=subject.where())
+    assert out.dtype == torch.bfloat16 and out.isfinite().all()
+
+
+@law()
+def no_buffer_and_no_derived_key(subject: Subject) -> None:
+    """K06, K07: nothing that a cast can round or a checkpoint can carry but the parameters."""
+    model = subject.model()
+    assert not list(model.named_buffers())
+    assert set(model.state_dict()) == {n for n, _ in model.named_parameters(remove_duplicate=False)}
+    addresses = [t.data_ptr() for t in model.state_dict().values()]
+    assert len(addresses) == len(set(addresses)), "a parameter has two names"
+
+
+@law()
+def meta_then_empty_then_load_is_the_same(subject: Subject) -> None:
+    """K07: constants survive a start without memory."""
+    model, x = subject.model(), tokens()
+    with torch.device("meta"):
+        hollow = subject_on_meta(subject)
+    hollow = hollow.double().to_empty(device="cpu").eval()
+    for tensor in (*hollow.parameters(), *hollow.buffers()):
+        if tensor.is_floating_point():
+            tensor.data.fill_(6.9e-18)
+        else:
+            tensor.data.fill_(77)
+    hollow.load_state_dict(model.state_dict())
+    close(hollow(x, where=subject.where()), model(x, where=subject.where()), 0.0)
+
+
+def subject_on_meta(subject: Subject) -> wn.Transformer:
+    return wn.Transformer(
+        VOCAB, DIM, DEPTH, encoding=subject.make(), num_heads=HEADS, num_kv_heads=GROUPS
+    )
+
+
+@law()
+def copies_are_equal_and_independent(subject: Subject) -> None:
+    """K07: deepcopy and pickle; shared encodings stay shared, copies do not share with the first."""
+    model, x = subject.model(), tokens()
+    expected = model(x, where=subject.where())
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        close(twin(x, where=subject.where()), expected, 0.0)
+        for block in twin.blocks:
+            assert any(block.attention.encoding is e for e in twin.encodings)
+        scribble(twin, 9)
+        close(model(x, where=subject.where()), expected, 0.0)
+
+
+@law(lambda t: t.learned)
+def reset_parameters_starts_anew(subject: Subject) -> None:
+    for encoding in subject.encodings():
+        fresh = copy.deepcopy(encoding)
+        torch.manual_seed(11)
+        fresh.reset_parameters()
+        again = scribble(copy.deepcopy(encoding), 12)
+        torch.manual_seed(11)
+        again.reset_parameters()
+        for (name, a), b in zip(fresh.named_parameters(), again.parameters(), strict=True):
+            close(a, b, 0.0)
+            assert a.isfinite().all(), name
+        scribbled = [not same(a, b) for a, b in zip(fresh.parameters(), encoding.parameters())]
+        assert all(scribbled)
+
+
+@law()
+def calls_leave_no_trace(subject: Subject) -> None:
+    """K05: short, long, short; other positions in between; training and inference mode."""
+    model, x = subject.model(), tokens()
+    short = model(x[:, :5], where=subject.where(subject.ids(length=5)))
+    model(x, where=subject.where(subject.ids(2)))
+    with torch.inference_mode():
+        model(x[:, :5], where=subject.where(subject.ids(3, length=5)))
+    close(model(x[:, :5], where=subject.where(subject.ids(length=5))), short, 0.0)
+    model(x, where=subject.where()).sum().backward()
+
+
+@law()
+def two_instances_do_not_share(subject: Subject) -> None:
+    """K05: differently set instances, alive at once."""
+    one, x = subject.model(seed=0), tokens()
+    before = one(x, where=subject.where())
+    two = subject.model(seed=1)
+    other = two(x, where=subject.where())
+    close(one(x, where=subject.where()), before, 0.0)
+    assert not same(other, before)
+
+
+@law()
+def every_implementation_gives_the_same_numbers(subject: Subject) -> None:
+    mask = torch.rand(BATCH, 1, LENGTH, LENGTH, generator=_generator(2)) > 0.2
+    key_mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    key_mask[0, :3] = False
+    settings: list[dict[str, Any]] = [{}, {"window": 4}]
+    for options in settings:
+        slow = subject.model(implementation="reference", **options)
+        fast = subject.model(implementation="auto", **options)
+        for where in (subject.where(), subject.where(key_mask=key_mask), _regular(subject)):
+            for allowed in (None, mask):
+                a = slow(tokens(), where=where, mask=allowed)
+                close(fast(tokens(), where=where, mask=allowed), a)
+                assert a.isfinite().all()
+
+
+def _regular(subject: Subject) -> Where | None:
+    return None if subject.axes == 1 else subject.where()
+
+
+@law()
+def built_positions_equal_given_ones(subject: Subject) -> None:
+    """A strip of offsets (regular positions) and the dense form (given positions) agree."""
+    if subject.axes > 1:
+        return
+    model, x = subject.model(), tokens()
+    close(model(x), model(x, where=torch.arange(LENGTH)), 0.0)
+
+
+@law()
+def compiled_equals_eager(subject: Subject) -> None:
+    model, x = subject.model(), tokens()
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    ids = subject.ids()
+    close(
+        compiled(x, where=ids if subject.axes == 1 else subject.where()),
+        model(x, where=ids if subject.axes == 1 else subject.where()),
+    )
+
+
+@law()
+def gradients_are_those_of_finite_differences(subject: Subject) -> None:
+    model = subject.model(depth=1)
+    block = model.blocks[0].attention
+    encoding = block.encoding
+    where = subject.where(subject.ids(length=4))
+    x = torch.randn(1, 4, DIM, dtype=torch.float64, generator=_generator(3))
+    inputs = model.inputs.prepare(where)
+    at = encoding.prepare(where)
+
+    def run(x: Tensor) -> Tensor:
+        return block(model.narrow(model.inputs.tokens(x, inputs)), where=at)[..., :3]
+
+    assert torch.autograd.gradcheck(run, (x.requires_grad_(),), fast_mode=True)
+    for parameter in (*encoding.parameters(), *model.inputs.parameters()):
+
+        def by_parameter(p: Tensor, target: nn.Parameter = parameter) -> Tensor:
+            names = {id(q): n for n, q in model.named_parameters()}
+            given = {names[id(target)]: p}
+            stand_in = _Runner(model, x.detach(), where)
+            return torch.func.functional_call(
+                stand_in, {f"model.{n}": t for n, t in given.items()}, ()
+            )
+
+        assert torch.autograd.gradcheck(
+            by_parameter, (parameter.detach().clone().requires_grad_(),), fast_mode=True
+        )
+
+
+class _Runner(nn.Module):
+    def __init__(self, model: wn.Transformer, x: Tensor, where: Where) -> None:
+        super().__init__()
+        self.model, self.x, self.where = model, x, where
+
+    def forward(self) -> Tensor:
+        model, attention = self.model, self.model.blocks[0].attention
+        x = model.narrow(model.inputs.tokens(self.x, model.inputs.prepare(self.where)))
+        return attention(x, where=attention.encoding.prepare(self.where))[..., :3]
+
+
+@law(lambda t: t.site is not None or 3 in t.doors)
+def a_token_without_a_place_passes_doors_1_to_3(subject: Subject) -> None:
+    """NOWHERE is the identity there: no row of Π, no turn."""
+    model, encodings = subject.model(), subject.encodings()
+    ids = subject.ids()
+    ids[0] = NOWHERE
+    where = subject.where(ids)
+    x = torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64)
+    joined = model.inputs.tokens(x, model.inputs.prepare(where))
+    close(joined[:, 0, :DIM], x[:, 0])
+    assert (joined[:, 0, DIM:] == 0).all()
+    for encoding in encodings:
+        x_q, x_k, _ = encoding.inputs(x, x, encoding.prepare(where))
+        close(x_q[:, 0, :DIM], x[:, 0])
+        close(x_k[:, 0, :DIM], x[:, 0])
+        q = torch.randn(BATCH, HEADS, LENGTH, HEAD_DIM, dtype=torch.float64)
+        k = torch.randn(BATCH, GROUPS, LENGTH, HEAD_DIM, dtype=torch.float64)
+        placeless = encoding.queries_keys(q, k, encoding.prepare(where), {})
+        zero = subject.where(torch.zeros_like(ids))
+        unmoved = encoding.queries_keys(q, k, encoding.prepare(zero), {})
+        close(placeless[0][:, :, 0], unmoved[0][:, :, 0])
+        close(placeless[1][:, :, 0], unmoved[1][:, :, 0])
+    assert model(tokens(), where=where).isfinite().all()
+
+
+@law()
+def grouped_heads_equal_repeated_ones(subject: Subject) -> None:
+    if not _any_groups(subject):
+        return
+    encoding = subject.encodings()[-1]
+    if encoding.site == "tokens":
+        return
+    grouped = wn.Attention(DIM, HEADS, encoding, GROUPS, causal=True).double().eval()
+    full = wn.Attention(DIM, HEADS, encoding, HEADS, causal=True).double().eval()
+    weights = grouped.state_dict()
+    for name in ("k_proj.weight", "v_proj.weight"):
+        by_head = weights[name].unflatten(0, (GROUPS, HEAD_DIM))
+        weights[name] = by_head.repeat_interleave(HEADS // GROUPS, 0).flatten(0, 1)
+    full.load_state_dict(weights)
+    x = torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64)
+    close(grouped(x, where=subject.where()), full(x, where=subject.where()))

@@ -1,0 +1,145 @@
+"""Every encoding with settings of its own, and combinations: what the laws are run on."""
+
+from zoo import CoPE, DeBERTa, FoX, PaTH, PoPE
+
+import whereness as wn
+from laws import DIM, GROUPS, HEAD_DIM, HEADS, LENGTH, Subject
+
+_SITES = ("tokens", "every_layer", "queries_keys")
+_REACH = 40  # of the tables below
+
+
+def _absolute() -> list[Subject]:
+    makers = {
+        "integer": lambda **o: wn.Integer(o.pop("dim", DIM), 100, **o),
+        "binary": lambda **o: wn.Binary(o.pop("dim", DIM), 20, **o),
+        "sinusoidal": lambda **o: wn.Sinusoidal(o.pop("dim", DIM), **o),
+        "learned": lambda **o: wn.LearnedAbsolute(o.pop("dim", DIM), _REACH, **o),
+    }
+    reach = {"binary": 2**20, "learned": _REACH}
+    found = []
+    for name, make in makers.items():
+        for site in _SITES:
+            found.append(
+                Subject(
+                    f"{name}-{site}", lambda m=make, s=site: m(site=s), reach=reach.get(name, 10**9)
+                )
+            )
+        found.append(
+            Subject(
+                f"{name}-tokens-concat",
+                lambda m=make: m(dim=24, join="concat"),
+                reach=reach.get(name, 10**9),
+            )
+        )
+    found += [
+        Subject(
+            "sinusoidal-queries_keys-concat",
+            lambda: wn.Sinusoidal(8, site="queries_keys", join="concat"),
+        ),
+        Subject(
+            "sinusoidal-every_layer-concat",
+            lambda: wn.Sinusoidal(8, site="every_layer", join="concat"),
+        ),
+        Subject("integer-raw", lambda: wn.Integer(DIM)),
+        Subject("binary-gray", lambda: wn.Binary(DIM, 20, gray=True), reach=2**20),
+        Subject("sinusoidal-sin_cos", lambda: wn.Sinusoidal(DIM, 100.0, "sin_cos", "dim-2")),
+        Subject("sinusoidal-cos_sin", lambda: wn.Sinusoidal(DIM, 500.0, "cos_sin")),
+        Subject("learned-grid", lambda: wn.LearnedAbsolute(DIM, (30, 30)), axes=2, reach=24),
+        Subject("learned-prefix", lambda: wn.LearnedAbsolute(DIM, _REACH, 0, 2), reach=_REACH),
+    ]
+    return found
+
+
+def _relative() -> list[Subject]:
+    found = [
+        Subject(
+            f"relative-{operation}-{on}",
+            lambda op=operation, on=on: wn.LearnedRelative(HEADS, 4, op, on),
+        )
+        for operation in ("add", "multiply")
+        for on in ("logits", "weights")
+    ]
+    return [
+        *found,
+        Subject("relative-far", lambda: wn.LearnedRelative(HEADS, 60, beyond="raise"), reach=10**9),
+        Subject("relative-per-layer", lambda: lambda: wn.LearnedRelative(HEADS, 4)),
+        Subject("shaw", lambda: wn.Shaw(HEAD_DIM, 3)),
+        Subject("shaw-keys", lambda: wn.Shaw(HEAD_DIM, 5, values=False)),
+        Subject("t5", lambda: wn.T5(HEADS)),
+        Subject("t5-small-scaled", lambda: wn.T5(HEADS, 6, 7, scaled=True)),
+        Subject("t5-bidirectional", lambda: wn.T5(HEADS, 8, 9, bidirectional=True)),
+        Subject("alibi", lambda: wn.ALiBi(HEADS)),
+    ]
+
+
+def _rotary() -> list[Subject]:
+    return [
+        Subject("rope", lambda: wn.RoPE(HEAD_DIM)),
+        Subject("rope-interleaved", lambda: wn.RoPE(HEAD_DIM, 100.0, "interleaved")),
+        Subject("rope-leading", lambda: wn.RoPE(HEAD_DIM, 500.0, rotary_dim=4)),
+        Subject(
+            "rope-trailing",
+            lambda: wn.RoPE(HEAD_DIM, 20.0, "interleaved", 6, "trailing"),
+        ),
+        *(Subject(f"axial-{n}", lambda n=n: wn.AxialRoPE(HEAD_DIM, n), axes=n) for n in (1, 2, 4)),
+        Subject(
+            "axial-3-uneven",
+            lambda: wn.AxialRoPE(HEAD_DIM, 3, 100.0, axis_dims=(4, 2, 2)),
+            axes=3,
+        ),
+        Subject(
+            "axial-2-heads",
+            lambda: wn.AxialRoPE(HEAD_DIM, 2, 100.0, "half", "heads"),
+            axes=2,
+        ),
+    ]
+
+
+def _zoo() -> list[Subject]:
+    return [
+        Subject("deberta", lambda: DeBERTa(DIM, 4)),
+        Subject("deberta-buckets-paper", lambda: DeBERTa(DIM, 20, 8, "paper")),
+        Subject("cope", lambda: CoPE(HEAD_DIM, 5)),
+        Subject("cope-undivided", lambda: CoPE(HEAD_DIM, 9, "undivided")),
+        Subject("fox", lambda: FoX(DIM, HEADS)),
+        Subject("path", lambda: lambda: PaTH(DIM, HEADS, HEAD_DIM)),
+        Subject("pope", lambda: PoPE(HEAD_DIM, GROUPS)),
+    ]
+
+
+def _combinations() -> list[Subject]:
+    relative = wn.LearnedRelative
+    return [
+        Subject("nope", wn.NoPE),
+        Subject("[alibi, rope]", lambda: [wn.ALiBi(HEADS), wn.RoPE(HEAD_DIM)]),
+        Subject("[t5, rope]", lambda: [wn.T5(HEADS), wn.RoPE(HEAD_DIM)]),
+        Subject("[sinusoidal, alibi]", lambda: [wn.Sinusoidal(DIM), wn.ALiBi(HEADS)]),
+        Subject("[multiply, alibi]", lambda: [relative(HEADS, 3, "multiply"), wn.ALiBi(HEADS)]),
+        Subject("[alibi, multiply]", lambda: [wn.ALiBi(HEADS), relative(HEADS, 3, "multiply")]),
+        Subject("[rope, shaw]", lambda: [wn.RoPE(HEAD_DIM), wn.Shaw(HEAD_DIM, 3)]),
+        Subject("[rope, cope]", lambda: [wn.RoPE(HEAD_DIM), CoPE(HEAD_DIM, 5)]),
+        Subject("[path, fox]", lambda: [PaTH(DIM, HEADS, HEAD_DIM), FoX(DIM, HEADS)]),
+        Subject("[rope, deberta]", lambda: [wn.RoPE(HEAD_DIM), DeBERTa(DIM, 4)]),
+        Subject(
+            "[queries_keys, relative, rope]",
+            lambda: [
+                wn.Sinusoidal(DIM, site="queries_keys"),
+                relative(HEADS, 4),
+                wn.RoPE(HEAD_DIM),
+            ],
+        ),
+    ]
+
+
+SUBJECTS = [
+    *_combinations()[:1],
+    *_absolute(),
+    *_relative(),
+    *_rotary(),
+    *_zoo(),
+    *_combinations()[1:],
+]
+BY_NAME = {s.name: s for s in SUBJECTS}
+assert len(BY_NAME) == len(SUBJECTS)
+assert LENGTH < _REACH
