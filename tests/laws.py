@@ -151,40 +151,49 @@ def traits(subject: Subject) -> Traits:
     )
 
 
-def _run(subject: Subject, where: Where, x: Tensor, **options: Any) -> Tensor:
-    return subject.model(**options)(x, where=where)
+def bare(model: wn.Transformer, x: Tensor, where: Where) -> Tensor:
+    """The first layer without the norm before it, which would hide a code that is the same in
+    every channel."""
+    entered = model.inputs.tokens(model.embedding(x), model.inputs.prepare(where))
+    attention = model.blocks[0].attention
+    return attention(model.narrow(entered), where=attention.encoding.prepare(where))
+
+
+def nudged(ids: Tensor) -> Tensor:
+    """The last token but one moves back by one: offsets 1 and 0 are told apart by every table."""
+    warped = ids.clone()
+    warped[-2] -= 1
+    return warped
 
 
 def _reads(subject: Subject) -> str:
-    """One layer, last query: do positions, the order of earlier tokens, or neither matter?"""
-    model = subject.model(depth=1)
-    x = tokens()
+    """Last query: do positions, the order of earlier tokens, or neither matter?"""
+    model, x = subject.model(), tokens()
     swapped = torch.cat([x[:, [1, 0, 3, 2]], x[:, 4:]], 1)
-    last = model(x, where=subject.where())[:, -1]
-    warped = subject.ids()
-    warped[1:4] += 1
-    if not same(model(x, where=subject.where(warped))[:, -1], last, 1e-8):
+    last = bare(model, x, subject.where())[:, -1]
+    if not same(bare(model, x, subject.where(nudged(subject.ids())))[:, -1], last, 1e-8):
         return "positions"
-    return "nothing" if same(model(swapped, where=subject.where())[:, -1], last) else "order"
+    return "nothing" if same(bare(model, swapped, subject.where())[:, -1], last) else "order"
 
 
 def _relative(subject: Subject) -> bool:
     model, x = subject.model(), tokens()
-    base = model(x, where=subject.where())
+    base = bare(model, x, subject.where())
     for shift in SHIFTS:
         if shift + LENGTH < subject.reach:
-            moved = model(x, where=subject.where().shifted(shift))
+            moved = bare(model, x, subject.where().shifted(shift))
             if not same(moved, base, FAR_ROUNDING):
                 return False
     return True
 
 
 def _unbounded(subject: Subject) -> bool:
+    far = subject.where(subject.ids(10**7, step=997))
     try:
-        far = _run(subject, subject.where(subject.ids(10**6, step=997)), tokens())
+        out = subject.model()(tokens(), where=far)
     except ValueError:
         return False
-    return bool(far.isfinite().all())
+    return bool(out.isfinite().all())
 
 
 class Recorder(PositionalEncoding):
@@ -223,24 +232,23 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def _changes_scores(subject: Subject) -> tuple[bool, bool]:
-    """(door 4 does something, what it adds or the factor depends on content)."""
-    runs = [_recorded(subject, seed) for seed in (1, 2)]
+    """(door 4 does something, what it does depends on content).
+
+    Free of content means: new = factor * old + bias, the same factor and bias for any content.
+    Three contents must then give three points on one line, entry by entry.
+    """
+    runs = [_recorded(subject, seed) for seed in (1, 2, 3)]
     if runs[0] is None:
         return False, False
-    steps = []
-    for before, after, *_ in runs:
-        allowed = before.call.allowed.expand(before.logits.shape)
-        for old, new in ((before.logits, after.logits), (before.after, after.after)):
-            steps.append((old[allowed], new[allowed]))
-    logits, weights = (steps[0], steps[2]), (steps[1], steps[3])
-    changed = any(not same(old, new) for old, new in steps)
-
-    def free_of_content(pairs: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]) -> bool:
-        added = [new - old for old, new in pairs]
-        factors = [new / old for old, new in pairs]
-        return same(added[0], added[1], 1e-6) or same(factors[0], factors[1], 1e-6)
-
-    return changed, not (free_of_content(logits) and free_of_content(weights))
+    allowed = runs[0][0].call.allowed.expand(runs[0][0].logits.shape)
+    changed = content_aware = False
+    for kind in ("logits", "after"):
+        old = torch.stack([getattr(before, kind)[allowed] for before, *_ in runs])
+        new = torch.stack([getattr(after, kind)[allowed] for _, after, *_ in runs])
+        changed |= not same(old, new)
+        area = (new[0] - new[1]) * (old[0] - old[2]) - (new[0] - new[2]) * (old[0] - old[1])
+        content_aware |= bool((area.abs() > 1e-7).any())  # a bias is float32
+    return changed, content_aware
 
 
 def _turns(subject: Subject) -> tuple[bool, bool, bool]:
@@ -293,19 +301,22 @@ def _joins(subject: Subject) -> tuple[set[int], str | None]:
 
 
 def _causal_only(subject: Subject) -> bool:
-    """Cannot tell keys after the query apart: a bidirectional layer is refused or blind."""
-    try:
-        model = subject.model(depth=1, causal=False)
-    except ValueError:
-        return True
-    if _reads(subject) != "positions":
-        return False
-    ids = subject.ids()
+    """Some member has no meaning for keys after the query: a bidirectional layer with it alone
+    cannot tell the first keys after the query apart. Of one that reads the order of tokens its
+    word is taken: what it makes of later tokens is a convention, not a behaviour."""
+    members = [m for e in subject.encodings() for m in e.members()]
+    return any(_blind_ahead(subject, m) for m in members if m.reads != "nothing")
+
+
+def _blind_ahead(subject: Subject, member: PositionalEncoding) -> bool:
+    if member.reads == "order" and _reads(replace(subject, make=lambda: member)) == "order":
+        return member.causal_only
+    model = replace(subject, make=lambda: member).model()
+    model.blocks[0].attention.causal = False  # past the constructor's check of the declaration
+    ids, x = subject.ids(), tokens()
     moved = ids.clone()
-    moved[LENGTH // 2] = ids[-1] + 1
-    moved[-1] = ids[LENGTH // 2]
-    x = tokens()
-    first = [model(x, where=subject.where(p))[:, 0] for p in (ids, moved)]
+    moved[1] += 1  # the key just after the first query
+    first = [bare(model, x, subject.where(p))[:, 0] for p in (ids, moved)]
     return same(first[0], first[1])
 
 
@@ -382,7 +393,7 @@ def declared_traits_are_the_measured_ones(subject: Subject) -> None:
     model = subject.model()
     # The whole: what joins the input, and what the first layer has.
     parts = [p for p in (model.inputs, model.encodings[0]) if type(p) is not wn.NoPE]
-    whole = as_encoding(parts) if parts else wn.NoPE()
+    whole = as_encoding(parts[0] if len(parts) == 1 else parts or None)
     for name in DECLARED:
         said, found = getattr(whole, name), getattr(measured, name)
         assert said == found, f"{subject}: {name} is declared {said!r}, measured {found!r}"
@@ -392,11 +403,10 @@ def declared_traits_are_the_measured_ones(subject: Subject) -> None:
 def relative_ones_do_not_see_a_shift(subject: Subject) -> None:
     model, x = subject.model(), tokens()
     where = subject.where()
-    base, weight = model(x, where=where), None
+    base = model(x, where=where)
     for shift in SHIFTS:
         if shift + LENGTH < subject.reach:
             close(model(x, where=where.shifted(shift)), base, FAR_ROUNDING)
-    assert weight is None
 
 
 @law(lambda t: 3 in t.doors and t.norm_preserving)
@@ -531,6 +541,55 @@ def the_future_does_not_leak(subject: Subject) -> None:
     close(model(changed, where=where)[:, :6], model(x, where=where)[:, :6])
 
 
+@law(lambda t: not t.causal_only)
+def encoders_see_both_sides_and_no_pads(subject: Subject) -> None:
+    """Without a causal mask: pads, packing and implementations as with one, and later tokens are
+    seen."""
+    model, x, ids = subject.model(causal=False), tokens(), subject.ids()
+    full = model(x, where=subject.where())
+    changed = torch.cat([x[:, :-1], (x[:, -1:] + 1) % VOCAB], 1)
+    assert not same(model(changed, where=subject.where())[:, 0], full[:, 0], 1e-6)
+    hole, filler = torch.full((2, *ids.shape[1:]), NOWHERE), torch.full((BATCH, 2), 7)
+    mask = torch.cat([torch.zeros(2), torch.ones(LENGTH)]).bool()
+    left = subject.where(torch.cat([hole, ids]), key_mask=mask)
+    close(model(torch.cat([filler, x], 1), where=left)[:, 2:], full)
+    right = subject.where(torch.cat([ids, hole]), key_mask=mask.flip(0))
+    close(model(torch.cat([x, filler], 1), where=right)[:, :LENGTH], full)
+    cut = 5
+    pieces = [subject.ids(length=cut), subject.ids(length=LENGTH - cut)]
+    segments = wn.positions.segments([cut, LENGTH - cut])
+    packed = model(x, where=subject.where(torch.cat(pieces), segments=segments))
+    parts = (x[:, :cut], x[:, cut:])
+    apart = [model(p, where=subject.where(i)) for p, i in zip(parts, pieces, strict=True)]
+    close(packed, torch.cat(apart, 1))
+    close(subject.model(causal=False, implementation="reference")(x, where=subject.where()), full)
+
+
+@law(lambda t: t.reads == "positions" and not t.causal_only and t.site != "tokens")
+def cross_attention_honours_both_streams(subject: Subject) -> None:
+    """K13: queries and keys have positions of their own; moving one stream alone is seen."""
+    encoding = subject.encodings()[-1]
+    layer = wn.Attention(DIM, HEADS, encoding, GROUPS).double().eval()
+    x = torch.randn(BATCH, 5, DIM, dtype=torch.float64, generator=_generator(1))
+    context = torch.randn(BATCH, 7, DIM, dtype=torch.float64, generator=_generator(2))
+    q_ids, k_ids = subject.ids(length=5), subject.ids(length=7)
+
+    def run(q: Tensor, k: Tensor) -> Tensor:
+        return layer(x, context, where=Where(q, k, num_axes=subject.axes))
+
+    base = run(q_ids, k_ids)
+    for stream in (0, 1):
+        ids = [q_ids.clone(), k_ids.clone()]
+        ids[stream][3:] += 1  # not all alike: a constant on a row of logits is not seen
+        assert not same(run(*ids), base, 1e-6)
+    if traits(subject).relative:
+        close(run(q_ids + 7, k_ids + 7), base)
+    padded = torch.cat([context, context[:, :2] + 1], 1)
+    mask = torch.tensor([True] * 7 + [False] * 2)
+    longer = torch.cat([k_ids, k_ids[:2]])
+    close(layer(x, padded, where=Where(q_ids, longer, key_mask=mask, num_axes=subject.axes)), base)
+
+
 @law()
 def batch_rows_are_independent(subject: Subject) -> None:
     model, x = subject.model(), tokens(batch=3)
@@ -567,18 +626,19 @@ def heads_are_independent(subject: Subject) -> None:
 
 @law(lambda t: t.reads == "positions")
 def warped_positions_change_the_output(subject: Subject) -> None:
-    """K13: ids that are not uniform are honoured, for queries and for keys."""
+    """K13: ids that are not uniform are honoured, for queries and for keys, on every axis."""
     model, x = subject.model(depth=1), tokens()
-    base = model(x, where=subject.where())
+    base = bare(model, x, subject.where())
     warped = subject.ids()
     warped[3:] += 1
-    assert not same(model(x, where=subject.where(warped)), base, 1e-6)
-    if subject.axes > 1:
-        for axis in range(subject.axes):
-            one = subject.ids()
-            one[3:, axis] += 2
-            assert not same(model(x, where=subject.where(one)), base, 1e-6), f"axis {axis}"
-        assert not same(model(x, where=subject.where(subject.ids().flip(-1))), base, 1e-6)
+    assert not same(bare(model, x, subject.where(warped)), base, 1e-6)
+    if subject.axes == 1:
+        return
+    for axis in range(subject.axes):
+        one = subject.ids()
+        one[3:, axis] += 2
+        assert not same(bare(model, x, subject.where(one)), base, 1e-6), f"axis {axis}"
+    assert not same(bare(model, x, subject.where(subject.ids().flip(-1))), base, 1e-6)
 
 
 @law()
@@ -662,8 +722,11 @@ def calls_leave_no_trace(subject: Subject) -> None:
     model, x = subject.model(), tokens()
     short = model(x[:, :5], where=subject.where(subject.ids(length=5)))
     model(x, where=subject.where(subject.ids(2)))
+    elsewhere = subject.where(subject.ids(3, length=5, step=2))
     with torch.inference_mode():
-        model(x[:, :5], where=subject.where(subject.ids(3, length=5)))
+        moved = model(x[:, :5], where=elsewhere)
+    # Without gradients torch may take another kernel: equal to rounding, not to the bit.
+    close(moved.clone(), subject.model()(x[:, :5], where=elsewhere))
     close(model(x[:, :5], where=subject.where(subject.ids(length=5))), short, 0.0)
     model(x, where=subject.where()).sum().backward()
 
@@ -733,7 +796,9 @@ def gradients_are_those_of_finite_differences(subject: Subject) -> None:
     def run(x: Tensor) -> Tensor:
         return block(model.narrow(model.inputs.tokens(x, inputs)), where=at)[..., :3]
 
-    assert torch.autograd.gradcheck(run, (x.requires_grad_(),), fast_mode=True)
+    assert torch.autograd.gradcheck(
+        run, (x.requires_grad_(),), fast_mode=True, raise_exception=False
+    )
     for parameter in (*encoding.parameters(), *model.inputs.parameters()):
 
         def by_parameter(p: Tensor, target: nn.Parameter = parameter) -> Tensor:
@@ -745,7 +810,10 @@ def gradients_are_those_of_finite_differences(subject: Subject) -> None:
             )
 
         assert torch.autograd.gradcheck(
-            by_parameter, (parameter.detach().clone().requires_grad_(),), fast_mode=True
+            by_parameter,
+            (parameter.detach().clone().requires_grad_(),),
+            fast_mode=True,
+            raise_exception=False,
         )
 
 
