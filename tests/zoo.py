@@ -38,9 +38,9 @@ class DeBERTa(PositionalEncoding):
             max_relative_positions,
             position_buckets,
         )
-        self.half = position_buckets or max_relative_positions
+        self.reach = position_buckets or max_relative_positions
         self.p2c, self.terms = p2c, terms
-        self.table = nn.Parameter(torch.empty(2 * self.half, dim))
+        self.table = nn.Parameter(torch.empty(2 * self.reach, dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -63,7 +63,7 @@ class DeBERTa(PositionalEncoding):
     def index(self, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """(row of the table for c2p, both tokens placed), (..., S, T)."""
         offset, placed = offsets(q_positions, k_positions)
-        return (self.buckets(-offset) + self.half).clamp(0, 2 * self.half - 1), placed
+        return (self.buckets(-offset) + self.reach).clamp(0, 2 * self.reach - 1), placed
 
     def tables(self, where: Where) -> tuple[Tensor, Tensor, Tensor]:
         index, placed = self.index(where.positions, where.keys)
@@ -181,13 +181,12 @@ def causal_conv(x: Tensor, weight: Tensor, where: Where) -> Tensor:
 
 class PaTH(PositionalEncoding):
     """Products of Householder-like maps between key and query: Yang et al. 2025,
-    arXiv:2505.16381. Old keys change with every token, so the cache keeps them raw."""
+    arXiv:2505.16381. Old keys change with every token; it reads them raw, at door 4."""
 
     causal_only = True
     reads = "order"
     relative = True
     content_aware = True
-    cacheable = False
     reads_keys = True
 
     def __init__(self, dim: int, num_heads: int, head_dim: int) -> None:

@@ -70,6 +70,7 @@ _HOMES = {
     "measure": "properties",
 }
 
+# pyrefly: ignore [unresolvable-dunder-all]
 __all__ = ["__version__", *_MODULES, *_HOMES]  # noqa: PLE0604 (names from the tables)
 
 
@@ -81,15 +82,17 @@ def _load(module: str) -> ModuleType:
         raise ImportError(f"{__name__}.{module} cannot be imported: {error}") from error
 
 
-def __getattr__(name: str) -> object:
-    """Load a public name on its first use. A submodule that is broken shows its own error."""
-    if name in _MODULES:
-        return _load(name)
-    if name in _HOMES:
-        value = getattr(_load(_HOMES[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker that saw it would take every name for a public one
+
+    def __getattr__(name: str) -> object:
+        """Load a public name on its first use. A submodule that is broken shows its own error."""
+        if name in _MODULES:
+            return _load(name)
+        if name in _HOMES:
+            value = getattr(_load(_HOMES[name]), name)
+            globals()[name] = value
+            return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

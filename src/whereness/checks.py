@@ -18,7 +18,9 @@ def require(ok: Tensor, message: str | Callable[[], str]) -> None:
         return
     text = message if isinstance(message, str) else None
     if torch.compiler.is_compiling() or ok.device.type != "cpu":
-        torch._assert_async(ok.all(), text or "whereness: a value is out of range")
+        torch._assert_async(  # noqa: SLF001 (torch has no public name for it)
+            ok.all(), text or "whereness: a value is out of range"
+        )
     elif not bool(ok.all()):
         raise ValueError(text if text is not None else message())  # type: ignore[operator]
 

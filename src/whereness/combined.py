@@ -1,6 +1,8 @@
 """Several encodings at once: `encoding=[a, b]` applies them in this order at every door."""
 
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -22,6 +24,8 @@ class Combined(PositionalEncoding):
             that read positions of different numbers of axes, or were built for other head sizes.
     """
 
+    parts: Sequence[PositionalEncoding]
+
     def __init__(self, encodings: Sequence[PositionalEncoding]) -> None:
         super().__init__()
         if not encodings:
@@ -32,8 +36,8 @@ class Combined(PositionalEncoding):
                     f"A combination takes whereness encodings, got {type(member).__name__}."
                 )
         # Flat: a list in a list is the same order of application.
-        self.parts = nn.ModuleList(m for e in encodings for m in e.members())
-        parts = list(self.parts)
+        parts = [m for e in encodings for m in e.members()]
+        self.parts = nn.ModuleList(parts)  # type: ignore[assignment]
         sites = [p.site for p in parts if p.site is not None]
         if len(sites) > 1:
             raise ValueError(f"At most one member may join X, got sites {sites}.")
@@ -163,9 +167,6 @@ def _own(features: Features, i: int) -> dict[str, Tensor]:
     return {n[len(prefix) :]: t for n, t in features.items() if n.startswith(prefix)}
 
 
-def _total(biases) -> Tensor | None:  # noqa: ANN001
+def _total(biases: Iterable[Tensor | None]) -> Tensor | None:
     given = [b for b in biases if b is not None]
-    total = given[0] if given else None
-    for bias in given[1:]:
-        total = total + bias
-    return total
+    return functools.reduce(operator.add, given) if given else None

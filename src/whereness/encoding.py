@@ -47,7 +47,7 @@ class At:
     @property
     def bias_free(self) -> bool:
         """No member of the encoding has a content-free bias."""
-        return not any(m._overrides("bias") for m in self.encoding.members())
+        return not any(m.overrides("bias") for m in self.encoding.members())
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,8 @@ class Call:
     at: At
     scale: float
     allowed: Tensor
-    """(B or 1, H or 1, S, T) bool, True where a query may see a key."""
+    """(B or 1, H or 1, S, T) bool, True where a query may see a key. Fused attention leaves it
+    None where it needs no mask: doors 4 of such a call are not opened."""
     features: Features
     project: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
     """Rows (R, E) -> (q rows (H, R, D), k rows (H, R, D)) through the layer's own W_q and W_k."""
@@ -84,7 +85,7 @@ class PositionalEncoding(nn.Module):
     head_dim: int | None = None
     """Width of a query that it was built for; None: any."""
     cacheable: bool = True
-    """False: door 3 or features change for old keys when a token comes; the cache keeps raw keys."""
+    """False: door 3 changes for old keys when a token comes, so the cache keeps raw keys."""
     causal_only: bool = False
     """True: has no meaning for keys after the query."""
     reads: Literal["positions", "order", "nothing"] = "positions"
@@ -210,11 +211,11 @@ class PositionalEncoding(nn.Module):
         opened = {1} if self.site in ("tokens", "every_layer") else set()
         if self.site == "queries_keys":
             opened.add(2)
-        if self._overrides("queries_keys"):
+        if self.overrides("queries_keys"):
             opened.add(3)
-        if self._overrides("bias", "scores", "weights"):
+        if self.overrides("bias", "scores", "weights"):
             opened.add(4)
-        if self._overrides("values", "outputs"):
+        if self.overrides("values", "outputs"):
             opened.add(5)
         return tuple(sorted(opened))
 
@@ -225,16 +226,19 @@ class PositionalEncoding(nn.Module):
 
     @property
     def additive(self) -> bool:
-        """Door 4 is at most a bias added to logits, and door 5 needs no weights: fused attention
-        can serve it."""
-        plain = not self._overrides("scores", "weights") and not self.needs_weights
+        """Door 4 is at most a bias added to logits, and door 5 needs no weights.
+
+        Fused attention can serve such an encoding.
+        """
+        plain = not self.overrides("scores", "weights") and not self.needs_weights
         return plain and (self.operation, self.on) == ("add", "logits")
 
     def members(self) -> tuple["PositionalEncoding", ...]:
         """The encodings that this one is made of, in order of application; itself when single."""
         return (self,)
 
-    def _overrides(self, *names: str) -> bool:
+    def overrides(self, *names: str) -> bool:
+        """Whether the class has one of these hooks of its own."""
         return any(getattr(type(self), n) is not getattr(PositionalEncoding, n) for n in names)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from whereness.checks import require, require_int
-from whereness.where import NOWHERE, _as_mask
+from whereness.where import NOWHERE, as_mask
 
 
 def from_mask(attention_mask: Tensor) -> Tensor:
@@ -18,7 +18,7 @@ def from_mask(attention_mask: Tensor) -> Tensor:
     >>> from_mask(torch.tensor([[0, 0, 1, 1]]))[0, 2:]
     tensor([0, 1])
     """
-    mask = _as_mask(attention_mask)
+    mask = as_mask(attention_mask)
     if mask.dim() not in (1, 2):
         raise ValueError(f"attention_mask must be (B, T) or (T,), got {tuple(mask.shape)}.")
     return (mask.long().cumsum(-1) - 1).masked_fill(~mask, NOWHERE)

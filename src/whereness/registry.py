@@ -37,7 +37,7 @@ class Entry:
 
 
 ENTRIES: dict[str, Entry] = {
-    "nope": Entry("encoding:NoPE", lambda s: {}),
+    "nope": Entry("encoding:NoPE", lambda _: {}),
     "integer": Entry("absolute.integer:Integer", lambda s: {"dim": s.dim}),
     "binary": Entry(
         "absolute.binary:Binary",
@@ -99,6 +99,6 @@ def create(
 
 def unknown(name: str) -> str:
     """What to say of a name that does not exist, with the nearest one that does."""
-    near = difflib.get_close_matches(str(name), ENTRIES, n=1)
+    near = difflib.get_close_matches(name, ENTRIES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"Unknown encoding {name!r}: {hint}The names are {', '.join(ENTRIES)}."

@@ -79,4 +79,4 @@ def listed(sources: Sequence[Source]) -> Schedule:
 
 def shared(source: Source) -> Schedule:
     """The same source for every layer: one object, or one a layer when it is a function."""
-    return Schedule(lambda layer: source)
+    return Schedule(lambda _: source)

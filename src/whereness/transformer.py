@@ -66,6 +66,9 @@ class Transformer(nn.Module):
         ValueError: an encoding of site "tokens" in only some layers; as `wn.Attention`.
     """
 
+    encodings: Sequence[PositionalEncoding]
+    blocks: Sequence[Block]
+
     def __init__(
         self,
         vocab_size: int,
@@ -90,12 +93,12 @@ class Transformer(nn.Module):
         # before it.
         self.inputs, layers = _split_site(encoding, depth)
         distinct = {id(e): e for e in layers}
-        self.encodings = nn.ModuleList(distinct.values())
+        self.encodings = nn.ModuleList(distinct.values())  # type: ignore[assignment]
 
         self.embedding = nn.Embedding(vocab_size, dim)
         joined = self.inputs.width(dim)
         self.narrow = nn.Linear(joined, dim, bias=False) if joined != dim else nn.Identity()
-        self.blocks = nn.ModuleList(
+        self.blocks = nn.ModuleList(  # type: ignore[assignment]
             Block(
                 Attention(
                     dim,
@@ -184,11 +187,7 @@ class Transformer(nn.Module):
         where = resolve(readers[0] if readers else NoPE(), where, extent, key_mask, cache)
         for encoding in everyone:
             where = encoding.move(where, generator)
-        if cache is not None:
-            for encoding in everyone:
-                longer = extended(encoding, where, cache)
-            where = longer
-        return where
+        return where if cache is None else extended(everyone, where, cache)
 
 
 def _split_site(

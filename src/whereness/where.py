@@ -7,6 +7,7 @@ text, image or whatever the tokens describe.
 
 import dataclasses
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from whereness.checks import HALF_TYPES, require, require_int
 
 NOWHERE: int = torch.iinfo(torch.int64).min
-"""Position of a token without a place (CLS, register, pad). NaN says the same for real positions."""
+"""Position of a token without a place (CLS, register, pad); NaN where positions are real."""
 
 
 def is_nowhere(positions: Tensor, num_axes: int = 1) -> Tensor:
@@ -40,7 +41,7 @@ def checked_positions(name: str, positions: object, num_axes: int = 1) -> Tensor
     """
     if not isinstance(positions, Tensor):
         raise TypeError(
-            f"{name} must be a tensor, got {type(positions).__name__}. Use torch.arange or torch.tensor."
+            f"{name} must be a tensor, got {type(positions).__name__}. Use torch.arange."
         )
     if positions.dtype in HALF_TYPES or positions.dtype == torch.bool or positions.is_complex():
         raise TypeError(
@@ -52,7 +53,8 @@ def checked_positions(name: str, positions: object, num_axes: int = 1) -> Tensor
         raise ValueError(f"{name} must have shape {shape}, got {tuple(positions.shape)}.")
     if num_axes > 1 and positions.shape[-1] != num_axes:
         raise ValueError(
-            f"{name} must end in num_axes={num_axes} coordinates a token, got {tuple(positions.shape)}."
+            f"{name} must end in num_axes={num_axes} coordinates a token, got "
+            f"{tuple(positions.shape)}."
         )
     if positions.is_floating_point():
         require(~positions.isinf(), f"{name} must be finite (NaN marks a token without a place).")
@@ -95,13 +97,13 @@ class Where:
         ValueError: shapes that do not fit each other, infinite positions.
     """
 
-    positions: Tensor | None = None
+    positions: Tensor = None  # type: ignore[assignment] # None until attention fills it in
     k_positions: Tensor | None = None
     _: dataclasses.KW_ONLY
     segments: Tensor | None = None
     k_segments: Tensor | None = None
     key_mask: Tensor | None = None
-    lengths: Tensor | int | None = None
+    lengths: Any = None
     num_axes: int = 1
     cached: int = 0
     """The first `cached` keys have been through door 3 before. Set by `wn.KVCache`."""
@@ -121,7 +123,7 @@ class Where:
             if getattr(self, name) is not None:
                 self._set(name, _batched(name, _integers(name, getattr(self, name)), 0))
         if self.key_mask is not None:
-            self._set("key_mask", _batched("key_mask", _as_mask(self.key_mask), 0))
+            self._set("key_mask", _batched("key_mask", as_mask(self.key_mask), 0))
         if self.lengths is not None:
             self._set("lengths", self._checked_lengths())
         self._check_shapes()
@@ -171,12 +173,12 @@ class Where:
             )
 
     @property
-    def keys(self) -> Tensor | None:
+    def keys(self) -> Tensor:
         """Positions of all keys, (B or 1, T[, n])."""
         return self.positions if self.k_positions is None else self.k_positions
 
     @property
-    def new_keys(self) -> Tensor | None:
+    def new_keys(self) -> Tensor:
         """Positions of the keys that have not been through door 3 yet."""
         return self.positions if self.k_positions is None else self.k_positions[:, self.cached :]
 
@@ -201,7 +203,7 @@ class Where:
             return None
         return ~self.key_mask[:, self.key_mask.shape[1] - self.num_queries :]
 
-    def shifted(self, offset: int | float) -> "Where":
+    def shifted(self, offset: float) -> "Where":
         """The same tokens, all moved by `offset`. Tokens without a place stay without."""
 
         def move(positions: Tensor | None) -> Tensor | None:
@@ -227,8 +229,8 @@ def _integers(name: str, value: object) -> Tensor:
     return value.long()
 
 
-def _as_mask(mask: object) -> Tensor:
-    """A padding mask as bool. Hugging Face gives 1 and 0 as int64; additive float masks are refused."""
+def as_mask(mask: object) -> Tensor:
+    """A padding mask as bool. Hugging Face gives 1 and 0 as int64; float masks are refused."""
     if not isinstance(mask, Tensor):
         raise TypeError(f"key_mask must be a tensor, got {type(mask).__name__}.")
     if mask.is_floating_point() or mask.is_complex():

@@ -37,6 +37,8 @@ class AbsoluteEncoding(PositionalEncoding):
         join: "add", or "concat", which widens what the projections read to E + dim.
     """
 
+    site: Site  # type: ignore[bad-override-mutable-attribute]
+
     def __init__(self, dim: int, site: Site = "tokens", join: Join = "add") -> None:
         super().__init__()
         require_int("dim", dim, 1)

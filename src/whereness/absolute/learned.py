@@ -82,7 +82,7 @@ class LearnedAbsolute(AbsoluteEncoding):
             (cells >= 0) & (cells < sizes),
             lambda: (
                 f"LearnedAbsolute has rows for positions below {self._shown_grid()}, got "
-                f"{cells.flatten(0, -2).amin(0).tolist()} .. {cells.flatten(0, -2).amax(0).tolist()}. "
+                f"{_extremes(cells)}. "
                 "Build a longer table, or use .extended() or .resized()."
             ),
         )
@@ -100,7 +100,7 @@ class LearnedAbsolute(AbsoluteEncoding):
         rows = self._placed_rows(positions)
         if not self.num_prefix:
             return rows
-        # Rank among all keys, so that a decoding step does not take the first prefix row again.
+        # Rank among all keys: a decoding step does not take the first prefix row again.
         own_keys = where.k_positions is None
         among = where.keys if where.cached or not last else where.positions
         placeless = is_nowhere(among, self.num_axes)
@@ -201,8 +201,10 @@ class LearnedAbsolute(AbsoluteEncoding):
         return rows if rows.dtype == torch.float64 else rows.float()
 
     def _with_prefix(self, rows: Tensor, placeless: Tensor) -> Tensor:
-        """Give the i-th token without a place prefix row i. `placeless` may cover more keys,
-        of which `rows` are the last."""
+        """Give the i-th token without a place prefix row i.
+
+        `placeless` may cover more keys, of which `rows` are the last.
+        """
         if not self.num_prefix:
             return rows
         rank = placeless.long().cumsum(-1) - 1
@@ -211,6 +213,11 @@ class LearnedAbsolute(AbsoluteEncoding):
         rank, takes = rank[..., first:], takes[..., first:]
         prefix = self._gather(rank.clamp(0, self.num_prefix - 1))
         return torch.where(takes[..., None], prefix, rows)
+
+
+def _extremes(cells: Tensor) -> str:
+    flat = cells.flatten(0, -2)
+    return f"{flat.amin(0).tolist()} .. {flat.amax(0).tolist()}"
 
 
 def _checked_grid(sizes: int | Sequence[int]) -> tuple[int, ...]:

@@ -15,19 +15,23 @@ if TYPE_CHECKING:
 
 
 class KVCache:
-    """One layer's cache. A slot has a key, a value, features, a position, a segment and a
-    real-or-pad flag, so a position is never guessed from the number of slots.
+    """One layer's keys and values of earlier tokens.
+
+    A slot has a key, a value, features, a position, a segment and a real-or-pad flag, so a position
+    is never guessed from the number of slots.
 
     Keys are as the encoding wants them: what door 3 gave, or raw when the encoding is not
     cacheable. `len(cache)` counts slots; `next_position` is where the next token stands, and
     eviction does not turn it back.
     """
 
+    k: Tensor
+    v: Tensor
+    positions: Tensor
+
     def __init__(self) -> None:
-        self.k: Tensor | None = None
-        self.v: Tensor | None = None
+        self.k = self.v = self.positions = None  # type: ignore[assignment] # while it is empty
         self.features: dict[str, Tensor] = {}
-        self.positions: Tensor | None = None
         self.segments: Tensor | None = None
         self.key_mask: Tensor | None = None
         self.lengths: Tensor | None = None
@@ -81,7 +85,7 @@ class KVCache:
         key_mask = where.key_mask
         if key_mask is not None or self.key_mask is not None:
             key_mask = _join(_real(self.key_mask, past, where), _real(key_mask, None, where))
-        segments = None if where.segments is None else _join(self.segments, where.segments)
+        segments = None if where.segments is None else _join(_given(self.segments), where.segments)
         return replace(
             where,
             k_positions=_join(self.positions, where.positions),
@@ -183,7 +187,7 @@ class KVCache:
         if (where.lengths is None) != (self.lengths is None):
             raise ValueError(f"lengths were given for some tokens of a cache only. {advice}")
         if where.lengths is not None:
-            if where.lengths.shape[1] != 1 or self.lengths.shape[1] != 1:
+            if where.lengths.shape[1] != 1 or _given(self.lengths).shape[1] != 1:
                 raise ValueError("With a cache, lengths are one a sequence: int or (B,).")
             require(where.lengths == self.lengths, f"lengths changed. {advice}")
 
@@ -192,6 +196,12 @@ def _join(old: Tensor, new: Tensor) -> Tensor:
     """Concatenate along tokens; a batch of 1 is repeated."""
     batch = max(old.shape[0], new.shape[0])
     return torch.cat([t.expand(batch, *t.shape[1:]) for t in (old, new)], 1)
+
+
+def _given(value: Tensor | None) -> Tensor:
+    """What a check before has made sure of."""
+    assert value is not None
+    return value
 
 
 def _real(key_mask: Tensor | None, length: int | None, where: Where) -> Tensor:

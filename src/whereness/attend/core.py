@@ -5,8 +5,8 @@ Axes: B batch, H query heads, G key/value heads, S queries, T keys, D head_dim.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from whereness.attend.masks import is_plain, may_attend
@@ -61,7 +61,7 @@ def attend(
         and plain
         and (not options.causal or queries == 1 or (is_causal and at.bias_free))
     )
-    allowed = None
+    allowed: Any = None
     if not maskless:
         allowed = may_attend(
             at.where,

@@ -6,7 +6,6 @@ Axes: B batch, H query heads, G key/value heads, S queries, T keys, D head_dim.
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from whereness.attend.core import IMPLEMENTATIONS, PLANNED, Options, attend
@@ -87,7 +86,7 @@ def attention(
     turned = (turned_q, turned_k, encoding.values(v, at))
     out, weights = attend(turned, (q, k), encoding, at, options, features)
     out = _from_heads_first(out, layout)
-    return (out, weights) if return_weights else out
+    return out if weights is None else (out, weights)
 
 
 def check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -140,7 +140,7 @@ class Attention(nn.Module):
         q, k, v = self._split(x_q, x_k, x_v)
         features: dict[str, Tensor] = {}
         if context is None:
-            features = encoding.features(x, at, cache.features if past else None)
+            features = encoding.features(x, at, cache.features if cache else None)
         turned, content, features = self._through_cache(q, k, v, features, at, cache)
         options = Options(
             causal=self.causal,
@@ -152,7 +152,7 @@ class Attention(nn.Module):
         )
         out, weights = attend(turned, content, encoding, at, options, features, self.project)
         out = self.out_proj(out.transpose(1, 2).flatten(2))
-        return (out, weights) if return_weights else out
+        return out if weights is None else (out, weights)
 
     def project(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Rows (R, E) through this layer's W_q and W_k: (H, R, D) each, key groups repeated."""
@@ -191,9 +191,8 @@ class Attention(nn.Module):
         return (turned_q, turned_k, v), (q, k), features
 
     def _check_inputs(self, x: Tensor, context: Tensor | None, cache: KVCache | None) -> None:
-        for name, t in (("x", x), ("context", context)):
-            if t is None and name == "context":
-                continue
+        given = [("x", x)] if context is None else [("x", x), ("context", context)]
+        for name, t in given:
             require_floating(name, t)
             if t.dim() != 3 or t.shape[-1] != self.dim:
                 raise ValueError(f"{name} must be (B, tokens, {self.dim}), got {tuple(t.shape)}.")

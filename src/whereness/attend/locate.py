@@ -1,5 +1,6 @@
 """From whatever a caller gave to an `At`: the only place that knows the default positions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from whereness.encoding import At, PositionalEncoding
 from whereness.positions import from_mask
-from whereness.where import Where, _as_mask
+from whereness.where import Where, as_mask
 
 if TYPE_CHECKING:
     from whereness.attend.cache import KVCache
@@ -44,7 +45,7 @@ def locate(
     else:
         where = encoding.move(resolve(encoding, where, extent, key_mask, cache))
         if cache is not None:
-            where = extended(encoding, where, cache)
+            where = extended([encoding], where, cache)
         at = encoding.prepare(where)
     _check_sizes(at.where, extent)
     return at
@@ -62,15 +63,16 @@ def resolve(
     return fill_positions(encoding, where, extent, cache)
 
 
-def extended(encoding: PositionalEncoding, where: Where, cache: "KVCache") -> Where:
+def extended(encodings: Sequence[PositionalEncoding], where: Where, cache: "KVCache") -> Where:
     """New tokens -> new tokens against all slots of the cache.
 
     Raises:
-        ValueError: the encoding depends on `lengths` and there are none.
+        ValueError: an encoding depends on `lengths` and there are none.
     """
-    if encoding.needs_lengths and where.lengths is None:
+    needing = [type(e).__name__ for e in encodings if e.needs_lengths]
+    if needing and where.lengths is None:
         raise ValueError(
-            f"{type(encoding).__name__} depends on how long each sequence will get: with a cache "
+            f"{needing[0]} depends on how long each sequence will get: with a cache "
             "give Where(lengths=...), or keys cached early and late would use different tables."
         )
     return cache.extend(where)
@@ -94,7 +96,8 @@ def _as_where(where: Where | Tensor | None, encoding: PositionalEncoding) -> Whe
         return Where(where, num_axes=encoding.num_axes)
     if not isinstance(where, Where):
         raise TypeError(
-            f"where must be a tensor, a wn.Where or what prepare() gave, got {type(where).__name__}."
+            "where must be a tensor, a wn.Where or what prepare() gave, got "
+            f"{type(where).__name__}."
         )
     return where
 
@@ -107,7 +110,7 @@ def _with_key_mask(
         return where
     if where.key_mask is not None:
         raise ValueError("key_mask was given twice: as an argument and inside Where.")
-    key_mask = _as_mask(key_mask)
+    key_mask = as_mask(key_mask)
     if key_mask.dim() == 1:
         key_mask = key_mask[None]
     if key_mask.dim() != 2 or key_mask.shape[1] != extent.num_keys:
@@ -125,12 +128,13 @@ def _with_key_mask(
 def fill_positions(
     encoding: PositionalEncoding, where: Where, extent: Extent, cache: "KVCache | None"
 ) -> Where:
-    """`where` with positions, by the rules of the design:
+    """Give `where` positions, if it has none, by the rules of the design.
 
     - from the cache: the last position of each row, plus one;
     - from `key_mask`: real tokens counted from 0;
     - in segments: counted from 0 in each;
-    - S = T: 0 .. S-1; S < T and causal: the last S of 0 .. T-1; cross-attention: each stream from 0.
+    - S = T: 0 .. S-1; S < T and causal: the last S of 0 .. T-1;
+    - cross-attention: each stream from 0.
     """
     if where.positions is not None:
         return where

@@ -62,7 +62,8 @@ def may_attend(
     if window is not None:
         allowed = allowed & ((behind if causal else behind.abs()) < window)
     if where.segments is not None:
-        same = where.segments[:, :, None] == where.key_segments[:, None, :]
+        k_segments = where.segments if where.k_segments is None else where.k_segments
+        same = where.segments[:, :, None] == k_segments[:, None, :]
         allowed = allowed & same[:, None]
     if where.key_mask is not None:
         allowed = allowed & where.key_mask[:, None, None, :]

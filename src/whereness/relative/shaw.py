@@ -78,6 +78,7 @@ class Shaw(PositionalEncoding):
     def outputs(self, out: Tensor, weights: Tensor | None, call: Call) -> Tensor:
         if self.value_table is None:
             return out
+        assert weights is not None  # needs_weights
         index, placed = call.at.data
         # Weight that falls on each row, then one small product.
         by_row = weights.new_zeros(*weights.shape[:-1], len(self.value_table))

@@ -101,10 +101,10 @@ class AxialRoPE(Rotary):
     def _located(
         self, where: Where | At | Tensor | None, inputs: Sequence[Tensor], layout: Layout
     ) -> At:
-        if self.num_axes == 1 and isinstance(where, Tensor) and where.dim() > 1:
-            # (S, 1) is one coordinate a token, (B, 1) one token a sequence: the tokens decide.
-            if where.shape[-1] == 1 and self._checked_length(inputs[0], layout) != 1:
-                where = where[..., 0]
+        one_axis = self.num_axes == 1 and isinstance(where, Tensor) and where.shape[1:][-1:] == (1,)
+        # (S, 1) is one coordinate a token, (B, 1) one token a sequence: the tokens decide.
+        if one_axis and self._checked_length(inputs[0], layout) != 1:
+            where = where[..., 0]
         return super()._located(where, inputs, layout)
 
     def _turned_part(self, part: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:

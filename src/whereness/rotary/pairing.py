@@ -20,7 +20,8 @@ PAIRINGS = ("half", "interleaved")
 def split(x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
     """(..., R) -> first and second channel of every pair, views of (..., R/2)."""
     if pairing == "half":
-        return x.chunk(2, -1)
+        half = x.shape[-1] // 2
+        return x[..., :half], x[..., half:]
     pairs = x.unflatten(-1, (-1, 2))
     return pairs[..., 0], pairs[..., 1]
 

@@ -52,6 +52,7 @@ class Rotary(PositionalEncoding):
     """
 
     relative = True
+    head_dim: int  # type: ignore[bad-override-mutable-attribute]
 
     def __init__(
         self, head_dim: int, pairing: Pairing, rotary_dim: int | None, rotary_side: Side
