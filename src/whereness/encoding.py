@@ -61,9 +61,9 @@ class Call:
     door 3 it is what door 3 gave, unless the encoding says `reads_keys`."""
     at: At
     scale: float
-    allowed: Tensor
-    """(B or 1, H or 1, S, T) bool, True where a query may see a key. Fused attention leaves it
-    None where it needs no mask: doors 4 of such a call are not opened."""
+    allowed: Any
+    """Bool tensor (B or 1, H or 1, S, T), True where a query may see a key; None in fused attention
+    that needs no mask, which opens neither scores() nor weights()."""
     features: Features
     project: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
     """Rows (R, E) -> (q rows (H, R, D), k rows (H, R, D)) through the layer's own W_q and W_k."""

@@ -97,13 +97,13 @@ class Where:
         ValueError: shapes that do not fit each other, infinite positions.
     """
 
-    positions: Tensor = None  # type: ignore[assignment] # None until attention fills it in
+    positions: Any = None  # a tensor, or None until attention fills it in
     k_positions: Tensor | None = None
     _: dataclasses.KW_ONLY
     segments: Tensor | None = None
     k_segments: Tensor | None = None
     key_mask: Tensor | None = None
-    lengths: Any = None
+    lengths: Any = None  # a tensor once checked
     num_axes: int = 1
     cached: int = 0
     """The first `cached` keys have been through door 3 before. Set by `wn.KVCache`."""
@@ -173,12 +173,12 @@ class Where:
             )
 
     @property
-    def keys(self) -> Tensor:
+    def keys(self) -> Any:
         """Positions of all keys, (B or 1, T[, n])."""
         return self.positions if self.k_positions is None else self.k_positions
 
     @property
-    def new_keys(self) -> Tensor:
+    def new_keys(self) -> Any:
         """Positions of the keys that have not been through door 3 yet."""
         return self.positions if self.k_positions is None else self.k_positions[:, self.cached :]
 

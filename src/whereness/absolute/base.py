@@ -5,12 +5,13 @@
 Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5 (added at the input); Prince,
 Understanding Deep Learning, 2023, section 12.3.1 (every layer; queries and keys, never values).
 
-Axes: B batch, S tokens, E model dim, W width of a row.
+Axes: B batch, S new tokens, T keys, E model dim, W width of a row, F and V what projections read.
 """
 
 from typing import Literal, NamedTuple
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.checks import require_choice, require_int
@@ -46,11 +47,11 @@ class AbsoluteEncoding(PositionalEncoding):
         require_choice("join", join, ("add", "concat"))
         self.dim, self.site, self.join = dim, site, join
 
-    def rows(self, positions: Tensor) -> Tensor:
+    def rows(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... W"]:
         """Rows of Π, (..., S, dim), in at least float32; `positions` are checked and placed."""
         raise NotImplementedError
 
-    def forward(self, positions: Tensor) -> Tensor:
+    def forward(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... W"]:
         """Rows of Π: (..., S) or with n axes (..., S, n) -> (..., S, dim).
 
         float32, or float64 where parameters are. A token without a place gets a row of zeros.
@@ -75,10 +76,12 @@ class AbsoluteEncoding(PositionalEncoding):
         """Rows of the new tokens (`last`) or of the new keys of `where`."""
         return self._placed_rows(positions)
 
-    def tokens(self, x: Tensor, at: At) -> Tensor:
+    def tokens(self, x: Float[Tensor, "B S E"], at: At) -> Float[Tensor, "B S F"]:
         return self._joined(x, at.data.new) if self.site == "tokens" else x
 
-    def inputs(self, x: Tensor, context: Tensor, at: At) -> tuple[Tensor, Tensor, Tensor]:
+    def inputs(
+        self, x: Float[Tensor, "B S E"], context: Float[Tensor, "B T E"], at: At
+    ) -> tuple[Float[Tensor, "B S F"], Float[Tensor, "B T F"], Float[Tensor, "B T V"]]:
         if self.site == "tokens":
             return x, context, context
         x_q = self._joined(x, at.data.new)

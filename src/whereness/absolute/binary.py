@@ -10,6 +10,7 @@ Gray 1953, US patent 2632058. Units: tokens.
 """
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.absolute.base import AbsoluteEncoding, Join
@@ -54,7 +55,7 @@ class Binary(AbsoluteEncoding):
             raise ValueError(f"dim must hold every bit: needed at least {num_bits}, got {dim}.")
         self.num_bits, self.gray = num_bits, gray
 
-    def rows(self, positions: Tensor) -> Tensor:
+    def rows(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... W"]:
         if positions.is_floating_point():
             raise TypeError(f"Binary needs integer positions, got {positions.dtype}.")
         last = 2**self.num_bits - 1

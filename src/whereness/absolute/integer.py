@@ -10,6 +10,7 @@ Units: tokens.
 """
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.absolute.base import AbsoluteEncoding, Join
@@ -41,7 +42,7 @@ class Integer(AbsoluteEncoding):
             require_int("length", length, 1)
         self.length = length
 
-    def rows(self, positions: Tensor) -> Tensor:
+    def rows(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... W"]:
         column = positions.to(torch.float64)[..., None]
         if self.length is not None:
             column = column / self.length

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -73,7 +74,7 @@ class LearnedAbsolute(AbsoluteEncoding):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=INITIAL_SPREAD)
 
-    def rows(self, positions: Tensor) -> Tensor:
+    def rows(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... W"]:
         if positions.is_floating_point():
             raise TypeError(f"LearnedAbsolute needs integer positions, got {positions.dtype}.")
         cells = positions if self.num_axes > 1 else positions[..., None]
@@ -91,7 +92,7 @@ class LearnedAbsolute(AbsoluteEncoding):
             index = index * self.grid[axis] + cells[..., axis]
         return self._gather(index + self._before())
 
-    def forward(self, positions: Tensor) -> Tensor:
+    def forward(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... W"]:
         """Rows of Π, (..., S, dim); see the class for tokens without a place."""
         rows = super().forward(positions)
         return self._with_prefix(rows, is_nowhere(positions.long(), self.num_axes))

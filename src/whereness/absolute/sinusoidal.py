@@ -15,6 +15,7 @@ Units: positions in tokens (any real number), frequencies in radians per token.
 from typing import Literal
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.absolute.base import AbsoluteEncoding, Join
@@ -65,7 +66,7 @@ class Sinusoidal(AbsoluteEncoding):
         """Radians per token, (dim/2,), highest first, float64 on the CPU."""
         return torch.tensor(self._frequencies, dtype=torch.float64, device="cpu")
 
-    def rows(self, positions: Tensor) -> Tensor:
+    def rows(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... W"]:
         frequencies = torch.tensor(self._frequencies, dtype=torch.float64, device=positions.device)
         angles = positions.to(torch.float64)[..., None] * frequencies
         sines, cosines = angles.sin(), angles.cos()

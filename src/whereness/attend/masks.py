@@ -1,6 +1,7 @@
 """Which query may see which key. Bool, True = may attend; slots decide, never positions."""
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from whereness.checks import require_int
@@ -49,7 +50,7 @@ def may_attend(
     window: int | None,
     mask: Tensor | None,
     device: torch.device,
-) -> Tensor:
+) -> Bool[Tensor, "b h S T"]:
     """causal & window & segments & key_mask & mask: (B or 1, H or 1, S, T) bool.
 
     The queries are the last S of T slots, so causal and window masks are anchored at the end.

@@ -4,6 +4,7 @@ Axes: B batch, H query heads, G key/value heads, S queries, T keys, D head_dim.
 """
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,15 +16,20 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def repeat_groups(x: Tensor, num_heads: int) -> Tensor:
+def repeat_groups(x: Float[Tensor, "B G T D"], num_heads: int) -> Float[Tensor, "B H T D"]:
     """(B, G, T, D) -> (B, H, T, D): each key/value head serves H/G query heads in a row."""
     groups = x.shape[1]
     return x if groups == num_heads else x.repeat_interleave(num_heads // groups, dim=1)
 
 
 def reference(
-    q: Tensor, k: Tensor, v: Tensor, encoding: PositionalEncoding, call: Call, dropout: float
-) -> tuple[Tensor, Tensor]:
+    q: Float[Tensor, "B H S D"],
+    k: Float[Tensor, "B G T D"],
+    v: Float[Tensor, "B G T V"],
+    encoding: PositionalEncoding,
+    call: Call,
+    dropout: float,
+) -> tuple[Float[Tensor, "B H S V"], Float[Tensor, "B H S T"]]:
     """(output (B, H, S, D), weights (B, H, S, T)), in float32 or float64.
 
     q and k are door 3's output, `call` holds the content before it. A query that sees no key gets

@@ -3,6 +3,7 @@
 Serves every encoding whose door 4 is a bias added to logits and whose door 5 needs no weights.
 """
 
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -11,14 +12,14 @@ from whereness.encoding import Call, PositionalEncoding
 
 
 def fused(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: Float[Tensor, "B H S D"],
+    k: Float[Tensor, "B G T D"],
+    v: Float[Tensor, "B G T V"],
     encoding: PositionalEncoding,
     call: Call,
     dropout: float,
     is_causal: bool,
-) -> Tensor:
+) -> Float[Tensor, "B H S V"]:
     """Output (B, H, S, D). q and k are door 3's output.
 
     `call.allowed` holds the whole mask; None stands for the plain causal one when `is_causal`,

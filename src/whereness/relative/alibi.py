@@ -13,6 +13,7 @@ Units: slopes in logits per token.
 """
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.relative.bias import OffsetBias
@@ -37,7 +38,7 @@ class ALiBi(OffsetBias):
         """Logits lost per token of distance, (H,), float32 on the CPU."""
         return torch.tensor(self._slopes, dtype=torch.float32, device="cpu")
 
-    def by_offset(self, offset: Tensor) -> Tensor:
+    def by_offset(self, offset: Shaped[Tensor, "*O"]) -> Float[Tensor, "H *O"]:
         slopes = torch.tensor(self._slopes, dtype=torch.float64, device=offset.device)
         distance = offset.abs().to(torch.float64)
         # In float64 and rounded once: the product has more digits than float32 holds.

@@ -12,6 +12,7 @@ Axes: H heads, S queries, T keys. Biases are in logits, offsets in tokens.
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.checks import require_int
@@ -26,7 +27,7 @@ class Strip:
     values: Tensor
     num_keys: int
 
-    def dense(self) -> Tensor:
+    def dense(self) -> Float[Tensor, "H S T"]:
         """(H, S, T). Row i of the matrix is a window of the strip; the last row is the first."""
         return self.values.unfold(-1, self.num_keys, 1).flip(-2)
 
@@ -44,7 +45,7 @@ class OffsetBias(PositionalEncoding):
         require_int("num_heads", num_heads, 1)
         self.num_heads = num_heads
 
-    def by_offset(self, offset: Tensor) -> Tensor:
+    def by_offset(self, offset: Shaped[Tensor, "*O"]) -> Float[Tensor, "H *O"]:
         """Value at each offset (key minus query, integer or real): (...) -> (H, ...)."""
         raise NotImplementedError
 
@@ -53,7 +54,9 @@ class OffsetBias(PositionalEncoding):
         """Value where the query or the key has no place: changes nothing."""
         return 1.0 if self.operation == "multiply" else 0.0
 
-    def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    def bias(
+        self, q_positions: Shaped[Tensor, "*#B S"], k_positions: Shaped[Tensor, "*#B T"]
+    ) -> Float[Tensor, "*#B H S T"]:
         """Bias of every query and key: (..., S) and (..., T) -> (..., H, S, T).
 
         float32, or float64 where parameters are. Real positions are allowed unless the encoding

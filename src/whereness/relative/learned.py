@@ -16,6 +16,7 @@ Units: offsets in tokens.
 from typing import Literal
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from whereness.checks import require, require_choice, require_int
@@ -58,7 +59,9 @@ class LearnedRelative(OffsetBias):
     def reset_parameters(self) -> None:
         nn.init.constant_(self.table, self.at_nowhere)
 
-    def bias(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    def bias(
+        self, q_positions: Shaped[Tensor, "*#B S"], k_positions: Shaped[Tensor, "*#B T"]
+    ) -> Float[Tensor, "*#B H S T"]:
         """What is added, (..., H, S, T).
 
         Raises:
@@ -68,7 +71,9 @@ class LearnedRelative(OffsetBias):
             raise ValueError("This LearnedRelative multiplies: use .factor() instead of .bias().")
         return self._by_positions(q_positions, k_positions)
 
-    def factor(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    def factor(
+        self, q_positions: Shaped[Tensor, "*#B S"], k_positions: Shaped[Tensor, "*#B T"]
+    ) -> Float[Tensor, "*#B H S T"]:
         """What q.k * scale (or the weights) is multiplied by, (..., H, S, T).
 
         Raises:
@@ -78,7 +83,7 @@ class LearnedRelative(OffsetBias):
             raise ValueError("This LearnedRelative adds: use .bias() instead of .factor().")
         return self._by_positions(q_positions, k_positions)
 
-    def by_offset(self, offset: Tensor) -> Tensor:
+    def by_offset(self, offset: Shaped[Tensor, "*O"]) -> Float[Tensor, "H *O"]:
         if offset.is_floating_point():
             raise TypeError(f"LearnedRelative needs integer positions, got {offset.dtype}.")
         if self.beyond == "raise":

@@ -13,6 +13,7 @@ Axes: R = 2K + 1 rows of the tables. Units: offsets in tokens.
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from whereness.checks import require_bool, require_int
@@ -60,7 +61,9 @@ class Shaw(PositionalEncoding):
         for table in self.parameters():
             nn.init.xavier_uniform_(table)
 
-    def index(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    def index(
+        self, q_positions: Shaped[Tensor, "*#B S"], k_positions: Shaped[Tensor, "*#B T"]
+    ) -> Int[Tensor, "*#B S T"]:
         """Row of the tables for every query and key: (..., S) and (..., T) -> (..., S, T)."""
         q = checked_positions("q_positions", q_positions)
         k = checked_positions("k_positions", k_positions)
@@ -69,13 +72,18 @@ class Shaw(PositionalEncoding):
     def tables(self, where: Where) -> Rows:
         return self._rows(where.positions, where.keys)
 
-    def scores(self, logits: Tensor, call: Call) -> Tensor:
+    def scores(self, logits: Float[Tensor, "B H S T"], call: Call) -> Float[Tensor, "B H S T"]:
         index, placed = call.at.data
         by_row = call.q.to(logits.dtype) @ self.key_table.to(logits.dtype).T  # (B, H, S, R)
         terms = by_row.gather(-1, index[:, None].expand(logits.shape))
         return logits + terms * placed[:, None] * call.scale
 
-    def outputs(self, out: Tensor, weights: Tensor | None, call: Call) -> Tensor:
+    def outputs(
+        self,
+        out: Float[Tensor, "B H S D"],
+        weights: Float[Tensor, "B H S T"] | None,
+        call: Call,
+    ) -> Float[Tensor, "B H S D"]:
         if self.value_table is None:
             return out
         assert weights is not None  # needs_weights

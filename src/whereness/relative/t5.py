@@ -16,6 +16,7 @@ Units: offsets in tokens, the table in logits.
 import math
 
 import torch
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from whereness.checks import require_bool, require_int
@@ -70,7 +71,7 @@ class T5(OffsetBias):
     def logit_scale(self, head_dim: int) -> float:
         return 1.0 if self.scaled else math.sqrt(head_dim)
 
-    def buckets(self, offset: Tensor) -> Tensor:
+    def buckets(self, offset: Int[Tensor, "*O"]) -> Int[Tensor, "*O"]:
         """Bucket number of each offset (key minus query), int64.
 
         Raises:
@@ -87,7 +88,7 @@ class T5(OffsetBias):
         bucket = torch.where(distance < exact, distance, far)
         return bucket + (offset > 0) * one_side if self.bidirectional else bucket
 
-    def by_offset(self, offset: Tensor) -> Tensor:
+    def by_offset(self, offset: Shaped[Tensor, "*O"]) -> Float[Tensor, "H *O"]:
         return self.table[self.buckets(offset)].movedim(-1, 0)
 
     def _one_side(self) -> int:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.checks import require_choice, require_int, require_number
@@ -90,7 +91,7 @@ class AxialRoPE(Rotary):
         """Factor on cos and sin: 1."""
         return 1.0
 
-    def angles(self, positions: Tensor) -> Tensor:
+    def angles(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... P"]:
         coordinates = positions if self.num_axes > 1 else positions[..., None]
         angles = []
         for axis, frequencies in enumerate(self._frequencies):

@@ -5,19 +5,22 @@
     half         pair k is channels k and k + R/2 (GPT-NeoX; Llama in Hugging Face)
     interleaved  pair k is channels 2k and 2k + 1 (Su et al. 2021; GPT-J)
 
-Axes: R rotated channels, R/2 pairs.
+Axes: R rotated channels, P = R/2 pairs.
 """
 
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 Pairing = Literal["half", "interleaved"]
 PAIRINGS = ("half", "interleaved")
 
 
-def split(x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
+def split(
+    x: Float[Tensor, "*B R"], pairing: Pairing
+) -> tuple[Float[Tensor, "*B P"], Float[Tensor, "*B P"]]:
     """(..., R) -> first and second channel of every pair, views of (..., R/2)."""
     if pairing == "half":
         half = x.shape[-1] // 2
@@ -26,12 +29,19 @@ def split(x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
     return pairs[..., 0], pairs[..., 1]
 
 
-def join(u: Tensor, v: Tensor, pairing: Pairing) -> Tensor:
+def join(
+    u: Float[Tensor, "*B P"], v: Float[Tensor, "*B P"], pairing: Pairing
+) -> Float[Tensor, "*B R"]:
     """The inverse of split."""
     return torch.cat([u, v], -1) if pairing == "half" else torch.stack([u, v], -1).flatten(-2)
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing) -> Tensor:
+def turn(
+    x: Float[Tensor, "*#B R"],
+    cos: Float[Tensor, "*#B P"],
+    sin: Float[Tensor, "*#B P"],
+    pairing: Pairing,
+) -> Float[Tensor, "*#B R"]:
     """Every pair of x (..., R) turned by its angle, given cos and sin (..., R/2) of x's dtype."""
     u, v = split(x, pairing)
     return join(u * cos - v * sin, v * cos + u * sin, pairing)

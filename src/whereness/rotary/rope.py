@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.checks import require_choice, require_floating, require_int, require_number
@@ -70,7 +71,7 @@ class Rotary(PositionalEncoding):
         self.head_dim, self.rotary_dim = head_dim, rotary_dim
         self.pairing, self.rotary_side = pairing, rotary_side
 
-    def angles(self, positions: Tensor) -> Tensor:
+    def angles(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... P"]:
         """Angle of every pair in radians, float64: positions (..., S[, n]) -> (..., S, R/2)."""
         raise NotImplementedError
 
@@ -265,7 +266,7 @@ class RoPE(Rotary):
         """Factor on cos and sin; plain RoPE has 1."""
         return 1.0
 
-    def angles(self, positions: Tensor) -> Tensor:
+    def angles(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... P"]:
         frequencies = torch.tensor(self._frequencies, dtype=torch.float64, device=positions.device)
         # An elementwise product: a matrix product may be done in TF32.
         return positions.to(torch.float64)[..., None] * frequencies
