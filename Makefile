@@ -32,7 +32,7 @@ venv: $(VENV)/.stamp
 $(VENV)/.stamp: pyproject.toml constraints.txt Makefile $(MOVED)
 	@set -e; rm -f $@ $(VENV)/.peers; \
 	if [ -n "$(MOVED)" ] || ! $(PY) -c '' 2>/dev/null; then \
-		for python in $(CANDIDATES); do \
+		found=; for python in $(CANDIDATES); do \
 			if "$$python" -c '$(CHECK)' 2>/dev/null; then found=$$python; break; fi; \
 		done; \
 		if [ -z "$$found" ]; then \

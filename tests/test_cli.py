@@ -66,6 +66,14 @@ def test_each_command_has_help(name, capsys):
     assert "None" not in out
 
 
+def test_help_is_as_wide_as_the_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "70")
+    assert cli.main(["compare", "--help"]) == 0
+    rules = [line for line in capsys.readouterr().out.splitlines() if "-----" in line]
+    assert rules
+    assert {len(line) for line in rules} == {70}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -244,8 +252,8 @@ def test_env_cannot_write_where_no_folder_is(tmp_path, capsys):
 def test_compare_reads_every_option():
     assert parse(compare.Options, "x", []) == compare.Options()
     line = (
-        "a.txt b.txt --encodings rope t5 --train-length 32 --lengths 32 64 --steps 7 --batch 3 "
-        "--seeds 2 --width 16 --depth 1 --heads 2 --jobs 5 --device cuda:1 --out here"
+        "--text a.txt b.txt --encodings rope t5 --train-length 32 --lengths 32 64 --steps 7 "
+        "--batch 3 --seeds 2 --width 16 --depth 1 --heads 2 --jobs 5 --device cuda:1 --out here"
     )
     assert parse(compare.Options, "x", line.split()) == compare.Options(
         text=(Path("a.txt"), Path("b.txt")),

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ def built(tmp_path: Path) -> Path:
 
 def untracked() -> str:
     """A hint for the failure: what git would have to be told of."""
+    if not shutil.which("git"):
+        return "(unknown: no git here)"
     return run("git", "ls-files", "--others", "--exclude-standard").stdout
 
 
@@ -83,8 +86,9 @@ def test_make_venv_runs_again_in_a_checkout_that_has_moved(built, tmp_path_facto
 
 def test_make_venv_refuses_an_old_or_absent_python_in_one_line(built, tmp_path):
     shutil.rmtree(built / ".venv")
-    old = tmp_path / "python3.9"
-    old.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    old = tmp_path / "python3.10"
+    pretend = "import sys; sys.version_info = (3, 10, 9); exec(sys.argv[1])"
+    old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{pretend}" "$2"\n', encoding="utf-8")
     old.chmod(0o755)
     for interpreter in (old, tmp_path / "absent"):
         done = run("make", "--silent", "venv", f"PYTHON={interpreter}", cwd=built)
@@ -102,6 +106,12 @@ def test_make_alone_lists_targets_that_exist(built):
     for line in listed.stdout.splitlines():
         target = line.split()[1]
         assert run("make", "--dry-run", target, cwd=built).returncode == 0, target
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("peer", ["rotary_embedding_torch", "transformers", "x_transformers"])
+def test_a_peer_imports_beside_this_torch(peer):
+    import_module(peer)
 
 
 @pytest.mark.more

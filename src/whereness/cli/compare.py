@@ -1,0 +1,73 @@
+"""`whereness compare`: which encoding suits this text and these lengths."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from whereness.lab.settings import DEFAULT_ENCODINGS, Comparison, Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Train a small model with each encoding on one text and compare them at longer lengths."""
+
+    text: Annotated[
+        tuple[Path, ...] | None,
+        tyro.conf.arg(
+            metavar="FILE [FILE ...]", help_behavior_hint="(default: Python's documentation)"
+        ),
+    ] = None
+    """Files to train and evaluate on, read as bytes."""
+    encodings: Annotated[
+        tuple[str, ...] | None,
+        tyro.conf.arg(
+            metavar="NAME [NAME ...]",
+            help_behavior_hint=f"(default: {' '.join(DEFAULT_ENCODINGS)})",
+        ),
+    ] = None
+    """Encodings to compare."""
+    train_length: int = Recipe.train_length
+    """Length of the training sequences, in bytes."""
+    lengths: Annotated[
+        tuple[int, ...] | None,
+        tyro.conf.arg(
+            metavar="INT [INT ...]",
+            help_behavior_hint="(default: 1, 2, 4 and 8 times the training length)",
+        ),
+    ] = None
+    """Lengths to evaluate at, in bytes."""
+    steps: int = Recipe.steps
+    """Training steps of each model."""
+    batch: int = Recipe.batch
+    """Sequences in a training step."""
+    seeds: int = Comparison.seeds
+    """Models to train with each encoding."""
+    width: int = Recipe.width
+    """Model width, in channels."""
+    depth: int = Recipe.depth
+    """Layers."""
+    heads: int = Recipe.heads
+    """Attention heads."""
+    jobs: Annotated[
+        int | None,
+        tyro.conf.arg(
+            metavar="INT", help_behavior_hint="(default: one a processor; not on the cpu: 1)"
+        ),
+    ] = None
+    """Models to train at the same time."""
+    device: str = Recipe.device
+    """Where to train, as torch names it: cpu, cuda, cuda:1, mps."""
+    out: Annotated[
+        Path | None,
+        tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: a folder in runs/)"),
+    ] = None
+    """Folder for the results."""
+
+
+def run(options: Options) -> int:
+    """Train, compare, print the table and the path of the summary."""
+    from whereness.lab import compare
+
+    return compare.run(options)

@@ -1,0 +1,68 @@
+"""`whereness env`: what to state in a report of a fault. Never imports torch."""
+
+import json
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from whereness import __version__
+from whereness.cli.errors import EXTRAS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Versions, processors and installed optional parts."""
+
+    json: Annotated[str | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")] = None
+    """Write the facts as JSON to this file; - writes them to stdout instead of the text."""
+
+
+def run(options: Options) -> int:
+    """Print the facts, or write them as JSON."""
+    facts = environment()
+    text = json.dumps(facts, indent=2)
+    if options.json == "-":
+        print(text)
+        return 0
+    if options.json is not None:
+        Path(options.json).write_text(text + "\n", encoding="utf-8")
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            print(f"{name}:")
+            for part, state in value.items():
+                print(f"  {part:11} {state or 'not installed'}")
+        else:
+            print(f"{name:13} {value if value is not None else 'not installed'}")
+    return 0
+
+
+def environment() -> dict[str, Any]:
+    """The facts by name; an absent package has the version None."""
+    return {
+        "whereness": __version__,
+        "python": platform.python_version(),
+        "torch": installed("torch"),
+        "platform": platform.platform(),
+        "processors": usable_processors(),
+        "optional": {package: installed(package) for package in EXTRAS},
+    }
+
+
+def installed(package: str) -> str | None:
+    """The version that pip recorded, without importing the package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def usable_processors() -> int:
+    """Processors this process may run on: fewer than the machine has in many containers."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
