@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -869,3 +870,28 @@ def grouped_heads_equal_repeated_ones(subject: Subject) -> None:
     full.load_state_dict(weights)
     x = torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64)
     close(grouped(x, where=subject.where()), full(x, where=subject.where()))
+
+
+def on(*subjects: Subject) -> list[Any]:
+    """The values of `@pytest.mark.parametrize(("subject", "law"), on(...))`.
+
+    Which laws apply follows from measured traits.
+    """
+    untyped = {"compiled_equals_eager": pytest.mark.untyped}
+    return [
+        pytest.param(s, law, id=f"{s}:{law}", marks=untyped.get(law.name, ()))
+        for s in subjects
+        for law in LAWS.values()
+        if law.applies(traits(s))
+    ]
+
+
+def registered(name: str) -> Subject:
+    """The subject of an encoding by its name, at the sizes that the laws use."""
+    length = 40
+
+    def make() -> PositionalEncoding:
+        return wn.create(name, dim=DIM, num_heads=HEADS, length=length)
+
+    probe = Subject(name, make, axes=make().num_axes)
+    return probe if _unbounded(probe) else replace(probe, reach=length)

@@ -3,7 +3,7 @@
 from zoo import CoPE, DeBERTa, FoX, PaTH, PoPE
 
 import whereness as wn
-from laws import DIM, GROUPS, HEAD_DIM, HEADS, LENGTH, Subject
+from laws import DIM, GROUPS, HEAD_DIM, HEADS, LENGTH, Subject, registered
 
 _SITES = ("tokens", "every_layer", "queries_keys")
 _REACH = 40  # of the tables below
@@ -64,18 +64,15 @@ def _relative() -> list[Subject]:
         *found,
         Subject("relative-far", lambda: wn.LearnedRelative(HEADS, 60, beyond="raise"), reach=10**9),
         Subject("relative-per-layer", lambda: lambda: wn.LearnedRelative(HEADS, 4)),
-        Subject("shaw", lambda: wn.Shaw(HEAD_DIM, 3)),
+        Subject("shaw-near", lambda: wn.Shaw(HEAD_DIM, 3)),
         Subject("shaw-keys", lambda: wn.Shaw(HEAD_DIM, 5, values=False)),
-        Subject("t5", lambda: wn.T5(HEADS)),
         Subject("t5-small-scaled", lambda: wn.T5(HEADS, 6, 7, scaled=True)),
         Subject("t5-bidirectional", lambda: wn.T5(HEADS, 8, 9, bidirectional=True)),
-        Subject("alibi", lambda: wn.ALiBi(HEADS)),
     ]
 
 
 def _rotary() -> list[Subject]:
     return [
-        Subject("rope", lambda: wn.RoPE(HEAD_DIM)),
         Subject("rope-interleaved", lambda: wn.RoPE(HEAD_DIM, 100.0, "interleaved")),
         Subject("rope-leading", lambda: wn.RoPE(HEAD_DIM, 500.0, rotary_dim=4)),
         Subject(
@@ -111,7 +108,6 @@ def _zoo() -> list[Subject]:
 def _combinations() -> list[Subject]:
     relative = wn.LearnedRelative
     return [
-        Subject("nope", wn.NoPE),
         Subject("[alibi, rope]", lambda: [wn.ALiBi(HEADS), wn.RoPE(HEAD_DIM)]),
         Subject("[t5, rope]", lambda: [wn.T5(HEADS), wn.RoPE(HEAD_DIM)]),
         Subject("[sinusoidal, alibi]", lambda: [wn.Sinusoidal(DIM), wn.ALiBi(HEADS)]),
@@ -133,12 +129,12 @@ def _combinations() -> list[Subject]:
 
 
 SUBJECTS = [
-    *_combinations()[:1],
+    *(registered(name) for name in wn.encodings()),
     *_absolute(),
     *_relative(),
     *_rotary(),
     *_zoo(),
-    *_combinations()[1:],
+    *_combinations(),
 ]
 BY_NAME = {s.name: s for s in SUBJECTS}
 assert len(BY_NAME) == len(SUBJECTS)
