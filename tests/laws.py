@@ -12,7 +12,7 @@ import copy
 import pickle  # noqa: TID251 (that a model can be pickled is one of the laws)
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import pytest
@@ -75,7 +75,7 @@ def scribble(module: nn.Module, seed: int) -> nn.Module:
     with torch.no_grad():
         for parameter in module.parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter += 0.3 * noise.to(parameter.dtype)
+            parameter.add_(noise.to(parameter.dtype), alpha=0.3)
     return module
 
 
@@ -491,8 +491,10 @@ def pads_inside_the_cache_change_nothing(subject: Subject) -> None:
     caches = model.new_caches()
     where = subject.where(torch.cat([ids[:4], hole]), key_mask=mask)
     outs = [model(prompt, where=where, caches=caches)[:, :4]]
-    for i in range(4, LENGTH):
-        outs.append(model(x[:, i : i + 1], where=subject.where(ids[i : i + 1]), caches=caches))
+    outs += [
+        model(x[:, i : i + 1], where=subject.where(ids[i : i + 1]), caches=caches)
+        for i in range(4, LENGTH)
+    ]
     close(torch.cat(outs, 1), full)
 
 
@@ -690,7 +692,7 @@ def subject_on_meta(subject: Subject) -> wn.Transformer:
 
 @law()
 def copies_are_equal_and_independent(subject: Subject) -> None:
-    """K07: deepcopy and pickle; shared encodings stay shared, copies do not share with the first."""
+    """K07: deepcopy and pickle; shared encodings stay shared, copies are on their own."""
     model, x = subject.model(), tokens()
     expected = model(x, where=subject.where())
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -713,8 +715,8 @@ def reset_parameters_starts_anew(subject: Subject) -> None:
         for (name, a), b in zip(fresh.named_parameters(), again.parameters(), strict=True):
             close(a, b, 0.0)
             assert a.isfinite().all(), name
-        scribbled = [not same(a, b) for a, b in zip(fresh.parameters(), encoding.parameters())]
-        assert all(scribbled)
+        pairs = zip(fresh.parameters(), encoding.parameters(), strict=True)
+        assert not any(same(a, b) for a, b in pairs)
 
 
 @law()

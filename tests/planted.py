@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from zoo import CoPE, DeBERTa, FoX, PoPE
 
 import whereness as wn
 from laws import DIM, GROUPS, HEAD_DIM, HEADS, Subject
@@ -18,6 +17,7 @@ from whereness.encoding import At, Features
 from whereness.relative.bias import Strip
 from whereness.rotary.pairing import split
 from whereness.rotary.rope import Turn
+from zoo import CoPE, DeBERTa, FoX, PoPE
 
 
 def by_slot(where: Where) -> Where:

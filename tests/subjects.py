@@ -1,9 +1,8 @@
 """Every encoding with settings of its own, and combinations: what the laws are run on."""
 
-from zoo import CoPE, DeBERTa, FoX, PaTH, PoPE
-
 import whereness as wn
 from laws import DIM, GROUPS, HEAD_DIM, HEADS, LENGTH, Subject, registered
+from zoo import CoPE, DeBERTa, FoX, PaTH, PoPE
 
 _SITES = ("tokens", "every_layer", "queries_keys")
 _REACH = 40  # of the tables below
@@ -17,22 +16,14 @@ def _absolute() -> list[Subject]:
         "learned": lambda **o: wn.LearnedAbsolute(o.pop("dim", DIM), _REACH, **o),
     }
     reach = {"binary": 2**20, "learned": _REACH}
-    found = []
-    for name, make in makers.items():
-        for site in _SITES:
-            found.append(
-                Subject(
-                    f"{name}-{site}", lambda m=make, s=site: m(site=s), reach=reach.get(name, 10**9)
-                )
-            )
-        found.append(
-            Subject(
-                f"{name}-tokens-concat",
-                lambda m=make: m(dim=24, join="concat"),
-                reach=reach.get(name, 10**9),
-            )
-        )
-    found += [
+    settings = {f"-{site}": {"site": site} for site in _SITES}
+    settings["-tokens-concat"] = {"dim": 24, "join": "concat"}
+    return [
+        *(
+            Subject(name + ending, lambda m=make, o=options: m(**o), reach=reach.get(name, 10**9))
+            for name, make in makers.items()
+            for ending, options in settings.items()
+        ),
         Subject(
             "sinusoidal-queries_keys-concat",
             lambda: wn.Sinusoidal(8, site="queries_keys", join="concat"),
@@ -48,7 +39,6 @@ def _absolute() -> list[Subject]:
         Subject("learned-grid", lambda: wn.LearnedAbsolute(DIM, (30, 30)), axes=2, reach=24),
         Subject("learned-prefix", lambda: wn.LearnedAbsolute(DIM, _REACH, 0, 2), reach=_REACH),
     ]
-    return found
 
 
 def _relative() -> list[Subject]:

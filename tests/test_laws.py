@@ -1,6 +1,7 @@
 """Every law on every encoding that it applies to.
 
-Encodings that the registry knows are here by themselves; subjects.py adds settings and combinations.
+Encodings that the registry knows are here by themselves; subjects.py adds settings and
+combinations.
 """
 
 import pytest

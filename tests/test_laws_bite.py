@@ -1,4 +1,4 @@
-"""Every law has teeth: a planted fault breaks it, and the sound encodings that it came from do not."""
+"""Every law has teeth: a planted fault breaks it."""
 
 import pytest
 

@@ -50,7 +50,7 @@ class DeBERTa(PositionalEncoding):
         return len(self.terms) ** -0.5
 
     def buckets(self, query_minus_key: Tensor) -> Tensor:
-        """Signed bucket of r = query - key: r itself near by, logarithmic beyond half the buckets."""
+        """Signed bucket of r = query - key: r near by, logarithmic beyond half the buckets."""
         if self.position_buckets is None:
             return query_minus_key
         middle = self.position_buckets // 2

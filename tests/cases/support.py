@@ -47,7 +47,8 @@ def case(*ids: str) -> Callable[[Callable], Callable]:
 # Every encoding with a setting that fits the small models, on one axis.
 MAKERS: dict[str, Callable[[], wn.PositionalEncoding]] = {
     "nope": wn.NoPE,
-    "integer": lambda: wn.Integer(DIM, 10),
+    # Concatenated: the same number added to every channel would be taken off by a layer norm.
+    "integer": lambda: wn.Integer(4, 10, join="concat"),
     "binary": lambda: wn.Binary(DIM, 8),
     "sinusoidal": lambda: wn.Sinusoidal(DIM),
     "sinusoidal-queries_keys": lambda: wn.Sinusoidal(DIM, site="queries_keys"),

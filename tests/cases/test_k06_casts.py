@@ -248,6 +248,19 @@ def test_neighbours_far_out_stay_apart_in_half_precision(dtype):
     assert not torch.equal(found[1], found[2])
 
 
+@case("P072")
+@pytest.mark.parametrize("dtype", HALF_TYPES)
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_half_precision_inputs_are_turned_in_float32_and_rounded_once(pairing, dtype):
+    rope, x = wn.RoPE(HEAD_DIM, pairing=pairing), heads(200, dtype=dtype)
+    positions = torch.arange(262_144, 262_344)
+    exact = rope.rotate(x.double(), positions)
+    off = (rope.rotate(x, positions).double() - exact).abs()
+    largest = x.double().abs().amax()
+    # Half a unit in the last place of the result, and what float32 lost before.
+    assert (off <= torch.finfo(dtype).eps / 2 * exact.abs() + 2.0**-22 * largest).all()
+
+
 CONSTRUCTORS = ("arange", "tensor", "linspace", "full", "ones", "zeros", "empty", "rand", "randn")
 
 
@@ -288,6 +301,27 @@ def test_a_lowered_arange_loses_no_position():
         lowered(patch, "arange")
         assert distinct(torch.arange(4096, dtype=torch.float32)) == 769  # the fault is in force
         after = everything(torch.arange(4096))
+    for a, b in zip(after, before, strict=True):
+        bitwise(a, b)
+
+
+@case("P073")
+@pytest.mark.parametrize("name", ["rope", "sinusoidal", "alibi", "learned"])
+def test_a_lowered_arange_reaches_no_position_that_the_library_fills_in(name):
+    """300 tokens, since 257 is the first that bfloat16 loses."""
+    whole = model(wn.LearnedAbsolute(32, 300) if name == "learned" else name)
+    q, ids = heads(300), tokens(300)
+
+    def filled_in() -> list[torch.Tensor]:
+        rope, caches = wn.RoPE(HEAD_DIM), whole.new_caches()
+        steps = [whole(part, caches=caches) for part in ids.split([290, 10], 1)]
+        return [*rope(q, q), wn.attention(q, q, q, rope, causal=True), whole(ids), *steps]
+
+    with torch.no_grad():
+        before = filled_in()
+        with pytest.MonkeyPatch.context() as patch:
+            lowered(patch, "arange")
+            after = filled_in()
     for a, b in zip(after, before, strict=True):
         bitwise(a, b)
 
