@@ -1,6 +1,6 @@
 """Checks at the public border: one style of message, one rule for values that live on a device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,22 @@ def require(ok: Tensor, message: str | Callable[[], str]) -> None:
         )
     elif not bool(ok.all()):
         raise ValueError(text if text is not None else message())  # type: ignore[operator]
+
+
+def constants(values: Sequence[float], device: torch.device) -> Tensor:
+    """Python floats as a float64 tensor.
+
+    Raises:
+        TypeError: something (a sharded initialisation, for one) makes float tensors of another
+            type: angles from rounded constants would be silently wrong.
+    """
+    made = torch.tensor(values, dtype=torch.float64, device=device)
+    if made.dtype != torch.float64:
+        raise TypeError(
+            f"Constants need float64, and torch.tensor gave {made.dtype}: prepare positions "
+            "outside of the context that lowers float types."
+        )
+    return made
 
 
 def require_int(name: str, value: object, minimum: int) -> None:

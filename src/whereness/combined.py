@@ -64,10 +64,12 @@ class Combined(PositionalEncoding):
 
     @staticmethod
     def _common(name: str, parts: Sequence[PositionalEncoding]) -> int | None:
-        values = {type(p).__name__: getattr(p, name) for p in parts if getattr(p, name) is not None}
-        if len(set(values.values())) > 1:
-            raise ValueError(f"Members must agree in {name}, got {values}.")
-        return next(iter(values.values()), None)
+        values = [(type(p).__name__, getattr(p, name)) for p in parts]
+        values = [(who, value) for who, value in values if value is not None]
+        if len({value for _, value in values}) > 1:
+            listed = ", ".join(f"{who} {value}" for who, value in values)
+            raise ValueError(f"Members must agree in {name}, got {listed}.")
+        return values[0][1] if values else None
 
     def members(self) -> tuple[PositionalEncoding, ...]:
         return tuple(self.parts)

@@ -124,6 +124,18 @@ class PositionalEncoding(nn.Module):
 
     def reset_parameters(self) -> None:
         """Give every learned parameter its initial value again."""
+        if self._parameters:
+            raise NotImplementedError(
+                f"{type(self).__name__} has parameters and no reset_parameters(): a model that "
+                "starts without memory could not initialise it."
+            )
+
+    def derived(self) -> dict[str, Tensor]:
+        """Tables that other libraries save and we compute, by the names they have in files.
+
+        Such a key may be in a state_dict: it is compared with the right values and dropped.
+        """
+        return {}
 
     # Preparation, once per forward pass and shared by all layers
 
@@ -203,6 +215,25 @@ class PositionalEncoding(nn.Module):
             return x
         return x * bias if self.operation == "multiply" else x + bias
 
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        for name, right in self.derived().items():
+            found = state_dict.pop(prefix + name, None)
+            wrong = None if found is None else _first_difference(found, right)
+            if wrong:
+                error_msgs.append(f"{prefix}{name} is not what {type(self).__name__} has: {wrong}.")
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
     # Traits that follow from the code
 
     @property
@@ -240,6 +271,18 @@ class PositionalEncoding(nn.Module):
     def overrides(self, *names: str) -> bool:
         """Whether the class has one of these hooks of its own."""
         return any(getattr(type(self), n) is not getattr(PositionalEncoding, n) for n in names)
+
+
+def _first_difference(found: Tensor, right: Tensor) -> str | None:
+    """Where a saved table is not the right one; float32 may have rounded it, not a half type."""
+    if found.numel() != right.numel():
+        return f"it should have {right.numel()} entries, got {found.numel()}"
+    found, right = found.flatten().double().cpu(), right.flatten().double().cpu()
+    wrong = (~found.isclose(right, rtol=1e-5, atol=0.0)).nonzero()
+    if not len(wrong):
+        return None
+    row = int(wrong[0])
+    return f"row {row} should be {right[row]:g}, got {found[row]:g}"
 
 
 class NoPE(PositionalEncoding):

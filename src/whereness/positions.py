@@ -18,7 +18,7 @@ def from_mask(attention_mask: Tensor) -> Tensor:
     >>> from_mask(torch.tensor([[0, 0, 1, 1]]))[0, 2:]
     tensor([0, 1])
     """
-    mask = as_mask(attention_mask)
+    mask = as_mask(attention_mask, "attention_mask")
     if mask.dim() not in (1, 2):
         raise ValueError(f"attention_mask must be (B, T) or (T,), got {tuple(mask.shape)}.")
     return (mask.long().cumsum(-1) - 1).masked_fill(~mask, NOWHERE)
@@ -79,6 +79,8 @@ def decode(cache_lengths: Sequence[int] | Tensor, num_new: int = 1) -> Tensor:
     """
     require_int("num_new", num_new, 1)
     if not isinstance(cache_lengths, Tensor):
+        if any(isinstance(n, bool) or not isinstance(n, int) for n in cache_lengths):
+            raise TypeError(f"cache_lengths must be int, got {cache_lengths}.")
         cache_lengths = torch.tensor(list(cache_lengths), dtype=torch.int64)
     if cache_lengths.is_floating_point() or cache_lengths.dtype == torch.bool:
         raise TypeError(f"cache_lengths must hold integers, got {cache_lengths.dtype}.")

@@ -85,6 +85,8 @@ def create(
     """
     from whereness.checks import require_int  # here, not above: it brings torch
 
+    if not isinstance(name, str):
+        raise TypeError(f"The name of an encoding must be a string, got {name!r}.")
     if name not in ENTRIES:
         raise ValueError(unknown(name))
     for what, value in (("dim", dim), ("num_heads", num_heads), ("length", length)):
@@ -99,6 +101,6 @@ def create(
 
 def unknown(name: str) -> str:
     """What to say of a name that does not exist, with the nearest one that does."""
-    near = difflib.get_close_matches(name, ENTRIES, n=1)
+    near = difflib.get_close_matches(name.lower(), ENTRIES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"Unknown encoding {name!r}: {hint}The names are {', '.join(ENTRIES)}."

@@ -22,7 +22,8 @@ class Schedule:
     def __init__(self, choose: Callable[[int], Source], depth: int | None = None) -> None:
         self._choose, self._depth = choose, depth
         self._made: dict[int, PositionalEncoding] = {}
-        self._singles: dict[int, PositionalEncoding] = {}
+        # With its source, which thereby lives on: the id of one that is gone may come again.
+        self._singles: dict[int, tuple[Source, PositionalEncoding]] = {}
 
     def __getitem__(self, layer: int) -> PositionalEncoding:
         if not isinstance(layer, int):
@@ -37,13 +38,16 @@ class Schedule:
         if callable(source) and not isinstance(source, PositionalEncoding):
             return as_encoding(source())  # a factory: parameters of this layer's own
         if id(source) not in self._singles:
-            self._singles[id(source)] = as_encoding(source)
-        return self._singles[id(source)]
+            self._singles[id(source)] = (source, as_encoding(source))
+        return self._singles[id(source)][1]
 
     def __len__(self) -> int:
         if self._depth is None:
             raise TypeError("This schedule has no depth of its own: use schedule.layers(depth).")
         return self._depth
+
+    def __bool__(self) -> bool:
+        return True
 
     def __iter__(self) -> Iterator[PositionalEncoding]:
         return iter([self[i] for i in range(len(self))])

@@ -66,7 +66,6 @@ class Transformer(nn.Module):
         ValueError: an encoding of site "tokens" in only some layers; as `wn.Attention`.
     """
 
-    encodings: Sequence[PositionalEncoding]
     blocks: Sequence[Block]
 
     def __init__(
@@ -93,7 +92,10 @@ class Transformer(nn.Module):
         # before it.
         self.inputs, layers = _split_site(encoding, depth)
         distinct = {id(e): e for e in layers}
-        self.encodings = nn.ModuleList(distinct.values())  # type: ignore[assignment]
+        members = {id(m): m for e in distinct.values() for m in e.members()}
+        # Owned here once, member by member: two lists may share one. The tuple is not registered.
+        self.members = nn.ModuleList(members.values())
+        self.encodings = tuple(distinct.values())
 
         self.embedding = nn.Embedding(vocab_size, dim)
         joined = self.inputs.width(dim)
@@ -161,7 +163,15 @@ class Transformer(nn.Module):
             raise ValueError(f"ids must be (B, S), got {tuple(ids.shape)}.")
         if caches is not None and len(caches) != len(self.blocks):
             raise ValueError(f"Needed {len(self.blocks)} caches, one a layer; got {len(caches)}.")
+        if isinstance(where, At):
+            raise TypeError(
+                "where must be a tensor or a wn.Where: a model prepares for all its encodings."
+            )
         first = caches[0] if caches else None
+        if caches and any(c.state != caches[0].state for c in caches):
+            raise ValueError(
+                "The layers' caches differ: feed, trim, evict and reorder them all alike."
+            )
         where = self._located(ids, where, first, key_mask, generator)
         prepared = {id(e): e.prepare(where) for e in self.encodings}
         x = self.inputs.tokens(self.embedding(ids), self.inputs.prepare(where))
@@ -185,9 +195,9 @@ class Transformer(nn.Module):
         everyone = [self.inputs, *self.encodings]
         readers = [e for e in everyone if e.reads == "positions"]
         where = resolve(readers[0] if readers else NoPE(), where, extent, key_mask, cache)
-        for encoding in everyone:
+        for encoding in {id(m): m for e in everyone for m in e.members()}.values():
             where = encoding.move(where, generator)
-        return where if cache is None else extended(everyone, where, cache)
+        return where if cache is None else extended(everyone, where, cache, key_mask)
 
 
 def _split_site(

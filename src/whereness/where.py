@@ -18,6 +18,10 @@ NOWHERE: int = torch.iinfo(torch.int64).min
 """Position of a token without a place (CLS, register, pad); NaN where positions are real."""
 
 
+FARTHEST = 2**62
+"""Largest absolute integer position: offsets of two stay within 64 bits."""
+
+
 def is_nowhere(positions: Tensor, num_axes: int = 1) -> Tensor:
     """True where a token has no place. (..., S) for one axis, (..., S, n) -> (..., S) for more."""
     marked = positions.isnan() if positions.is_floating_point() else positions == NOWHERE
@@ -37,7 +41,8 @@ def checked_positions(name: str, positions: object, num_axes: int = 1) -> Tensor
     Raises:
         TypeError: not a tensor, or a bool, half-precision or complex one (bfloat16 cannot tell
             256 from 257).
-        ValueError: no token axis, a last axis that is not num_axes long, or infinite positions.
+        ValueError: no token axis, a last axis that is not num_axes long, positions that are
+            infinite or beyond 2^62.
     """
     if not isinstance(positions, Tensor):
         raise TypeError(
@@ -59,7 +64,10 @@ def checked_positions(name: str, positions: object, num_axes: int = 1) -> Tensor
     if positions.is_floating_point():
         require(~positions.isinf(), f"{name} must be finite (NaN marks a token without a place).")
         return positions
-    return positions if positions.dtype == torch.int64 else positions.long()
+    positions = positions if positions.dtype == torch.int64 else positions.long()
+    within = (positions.abs() <= FARTHEST) | (positions == NOWHERE)
+    require(within, f"{name} must lie within 2^62 of 0, or offsets would wrap around.")
+    return positions
 
 
 def _batched(name: str, value: Tensor, trailing: int) -> Tensor:
@@ -107,9 +115,12 @@ class Where:
     num_axes: int = 1
     cached: int = 0
     """The first `cached` keys have been through door 3 before. Set by `wn.KVCache`."""
-    regular: bool = False
-    """Wherever a query may see a key, the offset of their positions is that of their slots. Known
-    only where the library built the positions: finding out by looking would be a host sync."""
+    slots: Tensor | None = None
+    """(T,) the slot in which each key was fed, where a cache has forgotten some between."""
+    cache_state: int | None = None
+    """What had happened to the cache when the keys were added."""
+    built: tuple[Any, Any] | None = None
+    """The very tensors (positions, k_positions) that the library built regular."""
 
     def __post_init__(self) -> None:
         require_int("num_axes", self.num_axes, 1)
@@ -173,6 +184,22 @@ class Where:
             )
 
     @property
+    def regular(self) -> bool:
+        """Offsets of positions are offsets of slots.
+
+        Known only where the library built the positions and nobody replaced them: finding out by
+        looking would be a host sync.
+        """
+        built = self.built
+        if built is None:
+            return False
+        return built[0] is self.positions and built[1] is self.k_positions
+
+    def as_regular(self) -> "Where":
+        """The same, known to be regular: for whoever built these positions."""
+        return replace(self, built=(self.positions, self.k_positions))
+
+    @property
     def keys(self) -> Any:
         """Positions of all keys, (B or 1, T[, n])."""
         return self.positions if self.k_positions is None else self.k_positions
@@ -210,9 +237,12 @@ class Where:
             if positions is None:
                 return None
             # Inside a token of several axes one NOWHERE coordinate is enough; each stays as it is.
-            return torch.where(is_nowhere(positions), positions, positions + offset)
+            moved, absent = positions + offset, is_nowhere(positions)
+            nowhere = torch.nan if moved.is_floating_point() else NOWHERE
+            return moved.masked_fill(absent, nowhere)
 
-        return replace(self, positions=move(self.positions), k_positions=move(self.k_positions))
+        moved = replace(self, positions=move(self.positions), k_positions=move(self.k_positions))
+        return moved.as_regular() if self.regular else moved
 
     def to(self, device: torch.device | str) -> "Where":
         """The same on another device."""
@@ -229,23 +259,36 @@ def _integers(name: str, value: object) -> Tensor:
     return value.long()
 
 
-def as_mask(mask: object) -> Tensor:
+def as_mask(mask: object, name: str = "key_mask") -> Tensor:
     """A padding mask as bool. Hugging Face gives 1 and 0 as int64; float masks are refused."""
     if not isinstance(mask, Tensor):
-        raise TypeError(f"key_mask must be a tensor, got {type(mask).__name__}.")
+        raise TypeError(f"{name} must be a tensor, got {type(mask).__name__}.")
     if mask.is_floating_point() or mask.is_complex():
         raise TypeError(
-            f"key_mask must hold bool or 1 and 0 (1 = real token), got {mask.dtype}. "
+            f"{name} must hold bool or 1 and 0 (1 = real token), got {mask.dtype}. "
             "An additive mask becomes one by `mask == 0`."
         )
     if mask.dtype != torch.bool:
-        require((mask == 0) | (mask == 1), "key_mask must hold only 1 (real token) and 0 (pad).")
+        require((mask == 0) | (mask == 1), f"{name} must hold only 1 (real token) and 0 (pad).")
     return mask.bool()
+
+
+def check_batches(q_positions: Tensor, k_positions: Tensor) -> None:
+    """Raise unless the leading axes of two position tensors broadcast."""
+    leading = tuple(q_positions.shape[:-1]), tuple(k_positions.shape[:-1])
+    pairs = zip(reversed(leading[0]), reversed(leading[1]), strict=False)
+    if any(a != b and 1 not in (a, b) for a, b in pairs):
+        raise ValueError(
+            f"Batches of positions must agree or be 1, got {leading[0]} and {leading[1]}."
+        )
 
 
 def offsets(q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
     """(k - q, placed), both (..., S, T). The offset is 0 where either token has no place."""
+    check_batches(q_positions, k_positions)
     q, q_absent = filled(q_positions)
     k, k_absent = filled(k_positions)
+    if q.is_floating_point() or k.is_floating_point():
+        q, k = q.double(), k.double()  # a difference has more digits than float32 holds
     placed = ~(q_absent[..., :, None] | k_absent[..., None, :])
     return (k[..., None, :] - q[..., :, None]) * placed, placed

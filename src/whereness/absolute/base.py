@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from whereness.checks import require_choice, require_int
+from whereness.checks import require, require_choice, require_int
 from whereness.encoding import At, PositionalEncoding, Site
 from whereness.where import Where, checked_positions, filled
 
@@ -61,7 +61,12 @@ class AbsoluteEncoding(PositionalEncoding):
             ValueError: positions that the encoding cannot represent.
         """
         rows = self._placed_rows(checked_positions("positions", positions, self.num_axes))
-        return rows if self._wide_parameters() else rows.float()
+        if self._wide_parameters():
+            return rows
+        rounded = rows.float()
+        if positions.is_floating_point():
+            require(rounded.isfinite(), "A position is too large for a row of float32.")
+        return rounded
 
     def width(self, dim: int) -> int:
         return dim + self.dim if self.join == "concat" else dim

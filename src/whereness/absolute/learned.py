@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from whereness.absolute.base import AbsoluteEncoding, Join
-from whereness.checks import require, require_choice, require_int
+from whereness.checks import require, require_bool, require_choice, require_int
 from whereness.encoding import Site
 from whereness.where import Where, is_nowhere
 
@@ -73,6 +73,11 @@ class LearnedAbsolute(AbsoluteEncoding):
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=INITIAL_SPREAD)
+
+    def derived(self) -> dict[str, Tensor]:
+        if self.num_axes > 1:
+            return {}
+        return {"position_ids": torch.arange(self.num_positions, device="cpu")}
 
     def rows(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... W"]:
         if positions.is_floating_point():
@@ -128,17 +133,19 @@ class LearnedAbsolute(AbsoluteEncoding):
         """
         grid = _checked_grid(grid)
         require_choice("mode", mode, ("auto", "nearest"))
+        require_bool("antialias", antialias)
         if len(grid) != self.num_axes or len(grid) > 3:
             raise ValueError(
                 f"The new grid must have the table's {self.num_axes} axes (at most 3), got {grid}."
             )
-        if antialias and len(grid) != 2:
-            raise ValueError("antialias is for tables of 2 axes.")
+        if antialias and (len(grid) != 2 or mode == "nearest"):
+            raise ValueError("antialias is for tables of 2 axes, and not for mode='nearest'.")
         new = self._like(grid)
         with torch.no_grad():
             cells = self.table[self._before() :]
             if grid != self.grid:
-                image = cells.reshape(1, *self.grid, self.dim).movedim(-1, 1).to(torch.float32)
+                wide = torch.promote_types(cells.dtype, torch.float32)
+                image = cells.reshape(1, *self.grid, self.dim).movedim(-1, 1).to(wide)
                 chosen = ("linear", "bicubic", "trilinear")[len(grid) - 1]
                 smooth = {"align_corners": False} if mode == "auto" else {}
                 image = F.interpolate(
@@ -222,9 +229,9 @@ def _extremes(cells: Tensor) -> str:
 
 
 def _checked_grid(sizes: int | Sequence[int]) -> tuple[int, ...]:
-    sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-    if not sizes:
+    grid = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
+    if not grid:
         raise ValueError("num_positions needs at least one size.")
-    for size in sizes:
+    for size in grid:
         require_int("num_positions", size, 1)
-    return sizes
+    return grid  # type: ignore[return-value]

@@ -19,7 +19,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.absolute.base import AbsoluteEncoding, Join
-from whereness.checks import require_choice, require_number
+from whereness.checks import constants, require_choice, require_number
 from whereness.encoding import Site
 
 Order = Literal["interleaved", "sin_cos", "cos_sin"]
@@ -67,7 +67,7 @@ class Sinusoidal(AbsoluteEncoding):
         return torch.tensor(self._frequencies, dtype=torch.float64, device="cpu")
 
     def rows(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... W"]:
-        frequencies = torch.tensor(self._frequencies, dtype=torch.float64, device=positions.device)
+        frequencies = constants(self._frequencies, positions.device)
         angles = positions.to(torch.float64)[..., None] * frequencies
         sines, cosines = angles.sin(), angles.cos()
         if self.order == "interleaved":

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from whereness.checks import require, require_int
-from whereness.where import Where, filled
+from whereness.where import NOWHERE, Where, filled
 
 if TYPE_CHECKING:
     from whereness.attend.locate import Extent
@@ -38,6 +38,11 @@ class KVCache:
         self.next_position: Tensor | None = None
         """(B or 1,) position of the next token: the largest seen, on any axis, plus one."""
         self.regular = True
+        self.slots: Tensor | None = None
+        """(T,) the slot in which each held token was fed; None while none is forgotten between."""
+        self.state = 0
+        """Changes with everything that is fed or forgotten; equal in caches that went through the
+        same, as those of a model's layers do."""
 
     def __len__(self) -> int:
         return 0 if self.k is None else self.k.shape[2]
@@ -48,75 +53,94 @@ class KVCache:
         return len(self)
 
     def continued(self, where: Where, extent: "Extent") -> Where:
-        """`where` with positions that go on from the last ones: last + 1, row by row."""
+        """`where` with positions that go on from the last ones: last + 1, row by row.
+
+        Raises:
+            ValueError: documents: whether a new token goes on with an old document or begins one
+                anew is the caller's to say.
+        """
+        if where.segments is not None:
+            raise ValueError("With segments a cache needs positions: give Where(positions, ...).")
         new = torch.arange(extent.num_queries, device=extent.device)
         start = self.next_position
         if start is None:
             start = torch.zeros(1, dtype=torch.int64, device=extent.device)
         if where.key_mask is None:
-            return replace(where, positions=start[:, None] + new, regular=self.regular)
+            where = replace(where, positions=start[:, None] + new)
+            return where.as_regular() if self.regular else where
         real = where.key_mask
         ids = start[:, None] + real.long().cumsum(-1) - 1
-        nowhere = torch.nan if ids.is_floating_point() else torch.iinfo(torch.int64).min
+        nowhere = torch.nan if ids.is_floating_point() else NOWHERE
         return replace(where, positions=ids.masked_fill(~real, nowhere))
 
     def extend(self, where: Where) -> Where:
         """New tokens alone -> new tokens against all slots. The cache itself does not change.
 
         Raises:
-            ValueError: key positions (the cache knows them), segments or lengths that the cached
-                tokens lack or that differ, another number of axes.
+            TypeError: real positions after integer ones, or the other way.
+            ValueError: no positions, key positions (the cache knows them), segments or lengths that
+                the cached tokens lack or that differ, another number of axes or of sequences.
         """
         if where.k_positions is not None or where.k_segments is not None:
             raise ValueError("The cache knows its keys: give only the new tokens' positions.")
-        past = len(self)
+        if where.positions is None:
+            raise ValueError("A cache needs the positions of the new tokens.")
+        past, regular = len(self), where.regular and self.regular
         if not past:
-            return where
-        if where.positions.dim() != self.positions.dim():
-            raise ValueError("The new tokens have another number of axes than the cached ones.")
-        if where.positions.is_floating_point() != self.positions.is_floating_point():
-            raise TypeError(
-                f"Cached positions are {self.positions.dtype}, new ones {where.positions.dtype}: "
-                "use one kind, since a token without a place is marked differently."
-            )
-        if (where.segments is None) != (self.segments is None):
-            raise ValueError("Give segments for all tokens of a cache or for none.")
+            return replace(where, cache_state=self.state)
+        self._check_kind(where)
         self._same_lengths(where)
         key_mask = where.key_mask
         if key_mask is not None or self.key_mask is not None:
             key_mask = _join(_real(self.key_mask, past, where), _real(key_mask, None, where))
         segments = None if where.segments is None else _join(_given(self.segments), where.segments)
-        return replace(
+        where = replace(
             where,
             k_positions=_join(self.positions, where.positions),
             k_segments=segments,
             key_mask=key_mask,
             cached=past,
-            regular=where.regular and self.regular,
+            slots=self._slots_with(where),
+            cache_state=self.state,
         )
+        return where.as_regular() if regular else where
 
     def append(
         self, k: Tensor, v: Tensor, features: Mapping[str, Tensor], where: Where
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Hold the new keys, values and features of an extended `where`; give all of them back."""
-        if self.k is not None and where.num_keys != len(self) + k.shape[2]:
+        """Hold the new keys, values and features of an extended `where`; give all of them back.
+
+        Raises:
+            ValueError: `where` was extended before something else was fed or forgotten.
+        """
+        past, new = len(self), k.shape[2]
+        if where.num_keys != past + new:
             raise ValueError(
-                f"These positions were made for {where.num_keys - k.shape[2]} cached keys, the "
-                f"cache holds {len(self)}. Extend and prepare once a step."
+                f"These positions were made for {where.num_keys - new} cached keys, the cache "
+                f"holds {past}. Extend and prepare once a step."
             )
-        self.k = k if self.k is None else torch.cat([self.k, k], 2)
-        self.v = v if self.v is None else torch.cat([self.v, v], 2)
+        if where.cache_state is not None and where.cache_state != self.state:
+            raise ValueError(
+                "These positions were prepared for an older state of the cache, or for another "
+                "cache. Extend and prepare once a step."
+            )
+        self.k = k if past == 0 else torch.cat([self.k, k], 2)
+        self.v = v if past == 0 else torch.cat([self.v, v], 2)
         self.features = {
-            name: torch.cat([self.features[name], new], 1) if name in self.features else new
-            for name, new in features.items()
+            name: torch.cat([self.features[name], part], 1) if name in self.features else part
+            for name, part in features.items()
         }
-        self.positions, self.segments, self.key_mask = (
-            where.keys,
-            where.key_segments,
-            where.key_mask,
+        if where.key_mask is not None:
+            # A mask of this step may hide cached tokens from it: that is not kept.
+            real = where.key_mask[:, past:]
+            old = _real(self.key_mask, past, where)
+            self.key_mask = _join(old, real) if past else real
+        self.positions, self.segments = where.keys, where.key_segments
+        self.lengths, self.slots, self.regular = where.lengths, where.slots, where.regular
+        self.next_position = _next(
+            where.positions, where.num_axes, self.next_position, where.new_pads()
         )
-        self.lengths, self.regular = where.lengths, where.regular
-        self.next_position = _next(where.positions, where.num_axes, self.next_position)
+        self._changed(1, new)
         return self.k, self.v, self.features
 
     def check_mask(self, key_mask: Tensor) -> None:
@@ -138,15 +162,23 @@ class KVCache:
         require_int("length", length, 0)
         if length > len(self):
             raise ValueError(f"The cache holds {len(self)} slots, it cannot keep {length}.")
-        if length == 0:
-            self.__init__()  # type: ignore[misc]
+        if length == len(self):
             return
-        self._select(lambda t, axis: t.narrow(axis, 0, length))
-        axes = 1 if self.positions.dim() == 2 else self.positions.shape[-1]
-        self.next_position = _next(self.positions, axes, None)
+        if length == 0:
+            state = self.state
+            self.__init__()  # type: ignore[misc]
+            self.state = state
+        else:
+            self._select(lambda t, axis: t.narrow(axis, 0, length))
+            axes = 1 if self.positions.dim() == 2 else self.positions.shape[-1]
+            pads = None if self.key_mask is None else ~self.key_mask
+            self.next_position = _next(self.positions, axes, None, pads)
+        self._changed(2, length)
 
     def evict(self, slots: Tensor) -> None:
-        """Forget these slots, (n,) int64. The clock goes on: `next_position` stays.
+        """Forget these of the held slots, (n,) int64. The clock goes on: `next_position` stays.
+
+        Windows still count from the slot in which a token was fed.
 
         Raises:
             ValueError: a slot that is not held.
@@ -154,11 +186,16 @@ class KVCache:
         if not isinstance(slots, Tensor) or slots.dtype != torch.int64 or slots.dim() != 1:
             raise TypeError("slots must be an int64 tensor of shape (n,).")
         require((slots >= 0) & (slots < len(self)), f"slots must lie in 0 .. {len(self) - 1}.")
+        if not len(slots):
+            return
         keep = torch.ones(len(self), dtype=torch.bool, device=slots.device)
         keep[slots] = False
         index = keep.nonzero()[:, 0]
+        if self.slots is None:
+            self.slots = torch.arange(len(self), device=slots.device)
         self._select(lambda t, axis: t.index_select(axis, index))
         self.regular = False
+        self._changed(3, *slots.tolist())
 
     def reorder(self, rows: Tensor) -> None:
         """Rearrange the batch, (B',) int64: beam search."""
@@ -173,6 +210,17 @@ class KVCache:
             if value is not None and value.shape[0] == batch:
                 setattr(self, name, value.index_select(0, rows))
         self.features = {n: t.index_select(0, rows) for n, t in self.features.items()}
+        self._changed(4, *rows.tolist())
+
+    def _changed(self, what: int, *numbers: int) -> None:
+        for n in (what, *numbers):
+            self.state = (self.state * 1_000_003 + n + 1) % (2**61 - 1)
+
+    def _slots_with(self, where: Where) -> Tensor | None:
+        if self.slots is None:
+            return None
+        new = torch.arange(1, where.num_queries + 1, device=self.slots.device)
+        return torch.cat([self.slots, self.slots[-1:] + new])
 
     def _select(self, choose: Callable[[Tensor, int], Tensor]) -> None:
         self.k, self.v = choose(self.k, 2), choose(self.v, 2)
@@ -181,6 +229,27 @@ class KVCache:
             value = getattr(self, name)
             if value is not None:
                 setattr(self, name, choose(value, 1))
+        if self.slots is not None:
+            self.slots = choose(self.slots, 0)
+
+    def _check_kind(self, where: Where) -> None:
+        old, new = self.positions, where.positions
+        if old.shape[2:] != new.shape[2:]:
+            raise ValueError("The new tokens have another number of axes than the cached ones.")
+        if new.is_floating_point() != old.is_floating_point():
+            raise TypeError(
+                f"Cached positions are {old.dtype}, new ones {new.dtype}: use one kind, since a "
+                "token without a place is marked differently."
+            )
+        batch = self.k.shape[0]
+        given = {"positions": new, "segments": where.segments, "key_mask": where.key_mask}
+        for name, value in given.items():
+            if value is not None and value.shape[0] not in (1, batch):
+                raise ValueError(
+                    f"The cache has batch size {batch}, the new {name} have {value.shape[0]}."
+                )
+        if (where.segments is None) != (self.segments is None):
+            raise ValueError("Give segments for all tokens of a cache or for none.")
 
     def _same_lengths(self, where: Where) -> None:
         advice = "A change of lengths needs a new cache: old keys used another table."
@@ -211,12 +280,17 @@ def _real(key_mask: Tensor | None, length: int | None, where: Where) -> Tensor:
     return torch.ones(1, length, dtype=torch.bool, device=where.positions.device)
 
 
-def _next(positions: Tensor, num_axes: int, before: Tensor | None) -> Tensor:
-    """Largest position plus one, (B or 1,); tokens without a place do not count."""
+def _next(positions: Tensor, num_axes: int, before: Tensor | None, pads: Tensor | None) -> Tensor:
+    """Largest position plus one, (B or 1,). Pads and tokens without a place do not count."""
     placed, absent = filled(positions, num_axes)
     if num_axes > 1:
         placed = placed.amax(-1)
-    lowest = placed.new_full((), -(2**62))
+    if pads is not None:
+        absent = absent | pads
+        placed = placed.expand(absent.shape)
+    lowest = placed.new_full((), -(2**62) - 1)
     last = torch.where(absent, lowest, placed).amax(-1)
-    following = torch.where(absent.all(-1), torch.zeros_like(last), last + 1)
-    return following if before is None else torch.maximum(before, following)
+    none = absent.all(-1)
+    if before is None:
+        return torch.where(none, torch.zeros_like(last), last + 1)
+    return torch.where(none, before, torch.maximum(before, last + 1))

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from whereness.attend.masks import is_plain, may_attend
-from whereness.attend.reference import reference, repeat_groups
+from whereness.attend.reference import exact_types, reference, repeat_groups
 from whereness.attend.sdpa import fused
 from whereness.encoding import At, Call, Features, PositionalEncoding
 
@@ -76,7 +76,8 @@ def attend(
     call = Call(content_q, repeat_groups(content_k, heads), at, scale, allowed, features, project)
     if chosen == "sdpa":
         return fused(q, k, v, encoding, call, options.dropout, is_causal and queries > 1), None
-    out, weights = reference(q, k, v, encoding, call, options.dropout)
+    with exact_types(q.device):
+        out, weights = reference(q, k, v, encoding, call, options.dropout)
     return out.to(q.dtype), weights.to(q.dtype) if options.return_weights else None
 
 

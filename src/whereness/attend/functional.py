@@ -3,6 +3,7 @@
 Axes: B batch, H query heads, G key/value heads, S queries, T keys, D head_dim.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -146,10 +147,14 @@ def check_built_for(encoding: PositionalEncoding, heads: int, head_dim: int) -> 
 
 def check_options(options: Options) -> None:
     """Raise on a dropout, scale or implementation that makes no sense."""
-    if not isinstance(options.dropout, (int, float)) or not 0 <= options.dropout < 1:
+    real = isinstance(options.dropout, (int, float)) and not isinstance(options.dropout, bool)
+    if not real or not 0 <= options.dropout < 1:
         raise ValueError(f"dropout must be in [0, 1), got {options.dropout!r}.")
-    if options.scale is not None and not isinstance(options.scale, (int, float)):
-        raise TypeError(f"scale must be a number or None, got {type(options.scale).__name__}.")
+    if options.scale is not None:
+        if isinstance(options.scale, bool) or not isinstance(options.scale, (int, float)):
+            raise TypeError(f"scale must be a number or None, got {type(options.scale).__name__}.")
+        if not math.isfinite(options.scale):
+            raise ValueError(f"scale must be finite, got {options.scale}.")
     require_bool("return_weights", options.return_weights)
     if options.implementation in PLANNED:
         raise ValueError(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from whereness.attend.cache import KVCache
-from whereness.attend.core import Options, attend
+from whereness.attend.core import Options, attend, choose
 from whereness.attend.functional import check_built_for, check_options, check_order
 from whereness.attend.locate import Extent, locate
 from whereness.attend.masks import checked_mask, checked_window
@@ -134,14 +134,6 @@ class Attention(nn.Module):
         extent = Extent(
             batch, queries, keys, self.causal, cross=context is not None, device=x.device
         )
-        at = locate(encoding, where, extent, key_mask, cache)
-
-        x_q, x_k, x_v = encoding.inputs(x, x if context is None else context, at)
-        q, k, v = self._split(x_q, x_k, x_v)
-        features: dict[str, Tensor] = {}
-        if context is None:
-            features = encoding.features(x, at, cache.features if cache else None)
-        turned, content, features = self._through_cache(q, k, v, features, at, cache)
         options = Options(
             causal=self.causal,
             window=self.window,
@@ -150,6 +142,16 @@ class Attention(nn.Module):
             return_weights=return_weights,
             implementation=self.implementation,
         )
+        choose(options, encoding)  # refused before the cache changes
+        self._check_cache(cache, batch)
+        at = locate(encoding, where, extent, key_mask, cache)
+
+        x_q, x_k, x_v = encoding.inputs(x, x if context is None else context, at)
+        q, k, v = self._split(x_q, x_k, x_v)
+        features: dict[str, Tensor] = {}
+        if context is None:
+            features = encoding.features(x, at, cache.features if cache else None)
+        turned, content, features = self._through_cache(q, k, v, features, at, cache)
         out, weights = attend(turned, content, encoding, at, options, features, self.project)
         out = self.out_proj(out.transpose(1, 2).flatten(2))
         return out if weights is None else (out, weights)
@@ -189,6 +191,11 @@ class Attention(nn.Module):
             turned_k, v, features = cache.append(turned_k, v, features, at.where)
             k = turned_k  # an encoding that reads content and uses door 3 is not cacheable
         return (turned_q, turned_k, v), (q, k), features
+
+    @staticmethod
+    def _check_cache(cache: KVCache | None, batch: int) -> None:
+        if cache is not None and len(cache) and cache.k.shape[0] != batch:
+            raise ValueError(f"The cache has batch size {cache.k.shape[0]}, x has {batch}.")
 
     def _check_inputs(self, x: Tensor, context: Tensor | None, cache: KVCache | None) -> None:
         given = [("x", x)] if context is None else [("x", x), ("context", context)]

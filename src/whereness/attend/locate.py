@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whereness.encoding import At, PositionalEncoding
 from whereness.positions import from_mask
-from whereness.where import Where, as_mask
+from whereness.where import NOWHERE, Where, as_mask
 
 if TYPE_CHECKING:
     from whereness.attend.cache import KVCache
@@ -45,7 +45,7 @@ def locate(
     else:
         where = encoding.move(resolve(encoding, where, extent, key_mask, cache))
         if cache is not None:
-            where = extended([encoding], where, cache)
+            where = extended([encoding], where, cache, key_mask)
         at = encoding.prepare(where)
     _check_sizes(at.where, extent)
     return at
@@ -63,8 +63,15 @@ def resolve(
     return fill_positions(encoding, where, extent, cache)
 
 
-def extended(encodings: Sequence[PositionalEncoding], where: Where, cache: "KVCache") -> Where:
+def extended(
+    encodings: Sequence[PositionalEncoding],
+    where: Where,
+    cache: "KVCache",
+    key_mask: Tensor | None = None,
+) -> Where:
     """New tokens -> new tokens against all slots of the cache.
+
+    `key_mask` (B, T) may hide cached tokens from these queries; what the cache holds of them stays.
 
     Raises:
         ValueError: an encoding depends on `lengths` and there are none.
@@ -75,7 +82,12 @@ def extended(encodings: Sequence[PositionalEncoding], where: Where, cache: "KVCa
             f"{needing[0]} depends on how long each sequence will get: with a cache "
             "give Where(lengths=...), or keys cached early and late would use different tables."
         )
-    return cache.extend(where)
+    where = cache.extend(where)
+    if key_mask is None or not len(cache):
+        return where
+    seen = as_mask(key_mask)
+    seen = seen[None] if seen.dim() == 1 else seen
+    return replace(where, key_mask=seen if where.key_mask is None else where.key_mask & seen)
 
 
 def _checked_at(encoding: PositionalEncoding, at: At, key_mask: Tensor | None) -> At:
@@ -119,6 +131,10 @@ def _with_key_mask(
             f"key_mask must be (B, T) with T={extent.num_keys} keys{past}, "
             f"got {tuple(key_mask.shape)}."
         )
+    if key_mask.dim() == 2 and key_mask.shape[0] not in (1, extent.batch):
+        raise ValueError(
+            f"key_mask must have batch size 1 or {extent.batch}, got {key_mask.shape[0]}."
+        )
     if cache is not None:
         cache.check_mask(key_mask[:, : len(cache)])
         key_mask = key_mask[:, len(cache) :]
@@ -149,16 +165,23 @@ def fill_positions(
     if cache is not None:
         return cache.continued(where, extent)
     if extent.cross:
+        q = torch.arange(queries, device=extent.device)
         k = torch.arange(keys, device=extent.device)
-        if where.key_mask is not None:
+        if where.segments is not None:
+            q = positions_in_segments(where.segments, None)
+            k_segments = where.segments if where.k_segments is None else where.k_segments
+            k = positions_in_segments(k_segments, where.key_mask)
+        elif where.key_mask is not None:
             k = from_mask(where.key_mask)
-        return replace(where, positions=torch.arange(queries, device=extent.device), k_positions=k)
+        return replace(where, positions=q, k_positions=k)
     if queries == keys and where.k_segments is None:
-        return replace(where, positions=_default(where, keys, extent), regular=_regular(where))
+        where = replace(where, positions=_default(where, keys, extent))
+        return where.as_regular() if _is_regular(where) else where
     if extent.causal and queries < keys and where.segments is None:
         k = _default(where, keys, extent)
         first = keys - queries
-        return replace(where, positions=k[..., first:], k_positions=k, regular=_regular(where))
+        where = replace(where, positions=k[..., first:], k_positions=k)
+        return where.as_regular() if _is_regular(where) else where
     if not reads:
         q, k = (torch.arange(n, device=extent.device) for n in (queries, keys))
         return replace(where, positions=q, k_positions=k)
@@ -176,24 +199,26 @@ def _default(where: Where, length: int, extent: Extent) -> Tensor:
     return torch.arange(length, device=extent.device)
 
 
-def _regular(where: Where) -> bool:
-    # With pads between real tokens the offsets of positions and slots part.
-    return where.key_mask is None
+def _is_regular(where: Where) -> bool:
+    # With pads or other documents between two tokens, positions and slots have other offsets.
+    return where.key_mask is None and where.segments is None
 
 
 def positions_in_segments(segments: Tensor, key_mask: Tensor | None) -> Tensor:
-    """Real tokens counted from 0 in every run of one segment number: (B, S) -> (B, S)."""
-    slots = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
+    """Real tokens of every document counted from 0, pads nowhere: (B, S) -> (B, S).
+
+    A document is its number: if it lies in two parts, the count goes on in the second.
+    """
+    if key_mask is not None:
+        shape = torch.broadcast_shapes(key_mask.shape, segments.shape)
+        segments = segments.expand(shape).masked_fill(~key_mask, NOWHERE)  # pads: one more document
+    ordered, order = torch.sort(segments, dim=-1, stable=True)
+    places = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
     first = torch.ones_like(segments, dtype=torch.bool)
-    first[:, 1:] = segments[:, 1:] != segments[:, :-1]
-    start = torch.where(first, slots, 0).cummax(-1).values
-    if key_mask is None:
-        return slots - start
-    real = key_mask.expand(torch.broadcast_shapes(key_mask.shape, segments.shape))
-    count = real.long().cumsum(-1)
-    start = start.expand_as(count)
-    before = count.gather(-1, start) - real.long().gather(-1, start)
-    return torch.where(real, count - 1 - before, torch.iinfo(torch.int64).min)
+    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    rank = places - torch.where(first, places, 0).cummax(-1).values
+    positions = torch.empty_like(rank).scatter(-1, order, rank)
+    return positions if key_mask is None else positions.masked_fill(~key_mask, NOWHERE)
 
 
 def _check_sizes(where: Where, extent: Extent) -> None:

@@ -55,8 +55,11 @@ def may_attend(
 
     The queries are the last S of T slots, so causal and window masks are anchored at the end.
     """
-    q_slots = torch.arange(num_keys - num_queries, num_keys, device=device)[:, None]
-    behind = q_slots - torch.arange(num_keys, device=device)  # slots back from query to key
+    q_slots = torch.arange(num_keys - num_queries, num_keys, device=device)
+    k_slots = torch.arange(num_keys, device=device)
+    if where.slots is not None:  # a cache that has forgotten keys knows the slots of the rest
+        q_slots, k_slots = where.slots[num_keys - num_queries :], where.slots
+    behind = q_slots[:, None] - k_slots  # slots back from query to key
     allowed = torch.ones(1, 1, num_queries, num_keys, dtype=torch.bool, device=device)
     if causal:
         allowed = allowed & (behind >= 0)

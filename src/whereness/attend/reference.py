@@ -3,6 +3,8 @@
 Axes: B batch, H query heads, G key/value heads, S queries, T keys, D head_dim.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -14,6 +16,13 @@ from whereness.encoding import Call, PositionalEncoding
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """float64 for float64, else float32: half types are computed in float32 and rounded once."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def exact_types(device: torch.device) -> AbstractContextManager:
+    """A context without autocast, in which float32 means float32."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def repeat_groups(x: Float[Tensor, "B G T D"], num_heads: int) -> Float[Tensor, "B H T D"]:
@@ -45,5 +54,5 @@ def reference(
     weights = masked.masked_fill(~sees_any, 0.0).softmax(-1).masked_fill(~call.allowed, 0.0)
     weights = encoding.weights(weights, logits, call).masked_fill(~call.allowed, 0.0)
     dropped = F.dropout(weights, dropout) if dropout else weights
-    out = encoding.outputs(dropped @ v.to(dtype), dropped, call)
+    out = encoding.outputs(dropped @ v.to(dropped.dtype), dropped, call)
     return out, weights

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from whereness.attend.reference import compute_dtype
+from whereness.attend.reference import compute_dtype, exact_types
 from whereness.encoding import Call, PositionalEncoding
 
 
@@ -41,7 +41,11 @@ def fused(
         wide = compute_dtype(dtype)
         q, k, v, bias = q.to(wide), k.to(wide), v.to(wide), bias.to(wide)
         mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+    if bias is None:
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+    else:
+        with exact_types(q.device):  # autocast would round the bias after all
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
     if sees_any is not None:
         out = out.masked_fill(~sees_any, 0.0)
     return encoding.outputs(out, None, call).to(dtype)

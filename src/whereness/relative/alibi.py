@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from whereness.checks import constants
 from whereness.relative.bias import OffsetBias
 
 
@@ -39,7 +40,7 @@ class ALiBi(OffsetBias):
         return torch.tensor(self._slopes, dtype=torch.float32, device="cpu")
 
     def by_offset(self, offset: Shaped[Tensor, "*O"]) -> Float[Tensor, "H *O"]:
-        slopes = torch.tensor(self._slopes, dtype=torch.float64, device=offset.device)
+        slopes = constants(self._slopes, offset.device)
         distance = offset.abs().to(torch.float64)
         # In float64 and rounded once: the product has more digits than float32 holds.
         return -(slopes.view(-1, *(1,) * offset.dim()) * distance)

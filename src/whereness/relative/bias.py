@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from whereness.checks import require_int
+from whereness.checks import require, require_int
 from whereness.encoding import At, PositionalEncoding
 from whereness.where import Where, checked_positions, offsets
 
@@ -68,7 +68,7 @@ class OffsetBias(PositionalEncoding):
         return self._by_positions(q_positions, k_positions)
 
     def tables(self, where: Where) -> Tensor | Strip:
-        if not where.regular:
+        if not where.regular or not where.num_queries:
             return self._by_positions(where.positions, where.keys)
         queries, keys = where.num_queries, where.num_keys
         # From shapes, not from values: no look at the device.
@@ -82,9 +82,15 @@ class OffsetBias(PositionalEncoding):
         q = checked_positions("q_positions", q_positions)
         k = checked_positions("k_positions", k_positions)
         offset, placed = offsets(q, k)
-        values = self._rounded(self.by_offset(offset)).movedim(0, -3)
+        real = offset.is_floating_point()
+        values = self._rounded(self.by_offset(offset), real).movedim(0, -3)
         return torch.where(placed[..., None, :, :], values, self.at_nowhere)
 
-    def _rounded(self, values: Tensor) -> Tensor:
+    def _rounded(self, values: Tensor, real: bool = False) -> Tensor:
         wide = any(p.dtype == torch.float64 for p in self.parameters())
-        return values if wide else values.float()
+        if wide or values.dtype == torch.float32:
+            return values
+        rounded = values.float()
+        if real:
+            require(rounded.isfinite(), "Two positions are too far apart for a bias of float32.")
+        return rounded

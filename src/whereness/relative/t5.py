@@ -23,6 +23,7 @@ from whereness.checks import require_bool, require_int
 from whereness.relative.bias import OffsetBias
 
 INITIAL_SPREAD = 0.02
+FAR = 2**62
 
 
 class T5(OffsetBias):
@@ -62,6 +63,7 @@ class T5(OffsetBias):
         self.bidirectional, self.scaled = bidirectional, scaled
         require_int("max_distance", max_distance, self._exact() + 1)
         self.causal_only = not bidirectional
+        self._borders = self._first_distances()
         self.table = nn.Parameter(torch.empty(num_buckets, num_heads))
         self.reset_parameters()
 
@@ -77,16 +79,32 @@ class T5(OffsetBias):
         Raises:
             TypeError: offsets that are not integers.
         """
-        if offset.is_floating_point():
+        if not isinstance(offset, Tensor):
+            raise TypeError(f"offset must be a tensor, got {type(offset).__name__}.")
+        if offset.is_floating_point() or offset.is_complex() or offset.dtype == torch.bool:
             raise TypeError(f"T5 needs integer positions, got {offset.dtype}.")
-        one_side, exact = self._one_side(), self._exact()
+        offset = offset.long().clamp(min=-FAR, max=FAR)  # abs() of the least integer would wrap
         distance = offset.abs() if self.bidirectional else (-offset).clamp(min=0)
-        # Clamped before the log, so that the branch not taken is finite as well.
-        ratio = distance.clamp(min=exact).to(torch.float64) / exact
-        steps = ratio.log() / math.log(self.max_distance / exact) * (one_side - exact)
-        far = (exact + steps.long()).clamp(max=one_side - 1)
-        bucket = torch.where(distance < exact, distance, far)
-        return bucket + (offset > 0) * one_side if self.bidirectional else bucket
+        borders = torch.tensor(self._borders, dtype=torch.int64, device=offset.device)
+        bucket = torch.searchsorted(borders, distance, right=True)
+        return bucket + (offset > 0) * self._one_side() if self.bidirectional else bucket
+
+    def _first_distances(self) -> tuple[int, ...]:
+        """Smallest distance of buckets 1, 2, ...: whole numbers, where a logarithm can miss by one.
+
+        Bucket E + j begins at the least n with (n / E)^(N - E) >= (M / E)^j.
+        """
+        side, exact, far = self._one_side(), self._exact(), self.max_distance
+        found = list(range(1, exact + 1))
+        for j in range(1, side - exact):
+            n = int(exact * (far / exact) ** (j / (side - exact)))  # a float's guess, then exact
+            needed = far**j * exact ** (side - exact - j)
+            while (n - 1) ** (side - exact) >= needed:
+                n -= 1
+            while n ** (side - exact) < needed:
+                n += 1
+            found.append(n)
+        return tuple(found)
 
     def by_offset(self, offset: Shaped[Tensor, "*O"]) -> Float[Tensor, "H *O"]:
         return self.table[self.buckets(offset)].movedim(-1, 0)

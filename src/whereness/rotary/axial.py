@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from whereness.checks import require_choice, require_int, require_number
+from whereness.checks import constants, require_choice, require_int, require_number
 from whereness.encoding import At
 from whereness.rotary.pairing import Pairing
 from whereness.rotary.rope import Layout, Rotary, Turn, spectrum
@@ -95,17 +95,17 @@ class AxialRoPE(Rotary):
         coordinates = positions if self.num_axes > 1 else positions[..., None]
         angles = []
         for axis, frequencies in enumerate(self._frequencies):
-            f = torch.tensor(frequencies, dtype=torch.float64, device=positions.device)
-            angles.append(coordinates[..., axis, None].to(torch.float64) * f)
+            own = constants(frequencies, positions.device)
+            angles.append(coordinates[..., axis, None].to(torch.float64) * own)
         return torch.cat(angles, -1)
 
     def _located(
         self, where: Where | At | Tensor | None, inputs: Sequence[Tensor], layout: Layout
     ) -> At:
-        one_axis = self.num_axes == 1 and isinstance(where, Tensor) and where.shape[1:][-1:] == (1,)
-        # (S, 1) is one coordinate a token, (B, 1) one token a sequence: the tokens decide.
-        if one_axis and self._checked_length(inputs[0], layout) != 1:
-            where = where[..., 0]
+        if self.num_axes == 1 and isinstance(where, Tensor) and where.shape[1:][-1:] == (1,):
+            # (S, 1) is one coordinate a token, (B, 1) one token a sequence: the tokens decide.
+            one_token = self._checked_length(inputs[0], layout) == 1
+            where = where if where.dim() == 2 and one_token else where[..., 0]
         return super()._located(where, inputs, layout)
 
     def _turned_part(self, part: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:

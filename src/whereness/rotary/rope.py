@@ -20,7 +20,14 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from whereness.checks import require_choice, require_floating, require_int, require_number
+from whereness.checks import (
+    constants,
+    require_bool,
+    require_choice,
+    require_floating,
+    require_int,
+    require_number,
+)
 from whereness.encoding import At, Features, PositionalEncoding
 from whereness.rotary.pairing import PAIRINGS, Pairing, turn
 from whereness.where import Where, filled
@@ -71,6 +78,11 @@ class Rotary(PositionalEncoding):
         self.head_dim, self.rotary_dim = head_dim, rotary_dim
         self.pairing, self.rotary_side = pairing, rotary_side
 
+    @property
+    def frequencies(self) -> Tensor | tuple[Tensor, ...]:
+        """Radians per unit of position, float64 on the CPU."""
+        raise NotImplementedError
+
     def angles(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... P"]:
         """Angle of every pair in radians, float64: positions (..., S[, n]) -> (..., S, R/2)."""
         raise NotImplementedError
@@ -111,6 +123,7 @@ class Rotary(PositionalEncoding):
         layout: Layout = "bhsd",
     ) -> Tensor:
         """x, turned by its positions, or back with `inverse`. Arguments as for a call."""
+        require_bool("inverse", inverse)
         at = self._located(where, (x,), layout)
         return self._turned(x, at.data.queries, layout, inverse)
 
@@ -123,10 +136,18 @@ class Rotary(PositionalEncoding):
         layout: Layout = "bhsd",
     ) -> Tensor:
         """The same in place; gives x back."""
+        require_bool("inverse", inverse)
         at = self._located(where, (x,), layout)
         part = self._rotary_part(x)
         part.copy_(self._turned_part(part, at.data.queries, layout, inverse))
         return x
+
+    def derived(self) -> dict[str, Tensor]:
+        # Plain and axial RoPE had these buffers elsewhere, under one of two names.
+        frequencies = self.frequencies
+        if isinstance(frequencies, tuple):
+            return {}
+        return dict.fromkeys(("inv_freq", "freqs"), frequencies)
 
     def tables(self, where: Where) -> Turns:
         queries = self._turn(where.positions)
@@ -267,6 +288,6 @@ class RoPE(Rotary):
         return 1.0
 
     def angles(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... P"]:
-        frequencies = torch.tensor(self._frequencies, dtype=torch.float64, device=positions.device)
+        frequencies = constants(self._frequencies, positions.device)
         # An elementwise product: a matrix product may be done in TF32.
         return positions.to(torch.float64)[..., None] * frequencies

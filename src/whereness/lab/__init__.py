@@ -1,0 +1,1 @@
+"""The lab: small models, trained side by side, that show which encoding suits a text."""

@@ -1,0 +1,146 @@
+"""What decides the result of a comparison: frozen values, and a hash that names them.
+
+Nothing here imports torch, so wrong settings are told at once.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from whereness.lab.text import Text
+from whereness.registry import ENTRIES, unknown
+
+DEFAULT_ENCODINGS = (
+    "nope",
+    "integer",
+    "binary",
+    "sinusoidal",
+    "learned",
+    "relative_add",
+    "relative_multiply",
+    "shaw",
+    "t5",
+    "alibi",
+    "rope",
+)
+
+SHORTEST = 4
+"""The shortest window that has a last quarter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Model, training and evaluation: what all runs of a comparison share.
+
+    Args:
+        train_length: bytes in a training sequence.
+        lengths: bytes in a window of evaluation; kept sorted, each once. None given: 1, 2, 4 and
+            8 times the training length.
+        batch: sequences a training step.
+        learning_rate: its peak, after the first `warm_up` part of the steps; then a cosine to 0.
+        weight_decay: of all parameters but those of the encoding.
+        clip: longest gradient.
+
+    Raises:
+        ValueError: a size below its minimum, heads that do not divide the width, or a length below
+            the training length.
+    """
+
+    train_length: int = 64
+    lengths: tuple[int, ...] = ()
+    steps: int = 500
+    batch: int = 16
+    width: int = 64
+    depth: int = 2
+    heads: int = 4
+    device: str = "cpu"
+    learning_rate: float = 3e-3
+    warm_up: float = 0.05
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.01
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least("train-length", self.train_length, SHORTEST)
+        for name in ("steps", "batch", "width", "depth", "heads"):
+            at_least(name, getattr(self, name), 1)
+        if self.width % self.heads:
+            raise ValueError(
+                f"--width must be a multiple of --heads, got {self.width} and {self.heads}."
+            )
+        lengths = self.lengths or tuple(n * self.train_length for n in (1, 2, 4, 8))
+        if min(lengths) < self.train_length:
+            raise ValueError(
+                f"--lengths must be at least the training length, {self.train_length}; got "
+                f"{min(lengths)}."
+            )
+        object.__setattr__(self, "lengths", tuple(sorted(set(lengths))))
+
+    @property
+    def longest(self) -> int:
+        """The longest evaluated length; tables are built for it."""
+        return self.lengths[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One model: an encoding and a seed. Everything that its result depends on."""
+
+    encoding: str
+    seed: int
+    text: Text
+    recipe: Recipe
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return f"{self.encoding}, seed {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Some encodings and seeds on one text, by one recipe.
+
+    Raises:
+        ValueError: an unknown encoding, or no seed.
+    """
+
+    text: Text
+    recipe: Recipe
+    encodings: tuple[str, ...] = DEFAULT_ENCODINGS
+    seeds: int = 1
+
+    def __post_init__(self) -> None:
+        at_least("seeds", self.seeds, 1)
+        for name in self.encodings:
+            if name not in ENTRIES:
+                raise ValueError(unknown(name))
+        object.__setattr__(self, "encodings", tuple(dict.fromkeys(self.encodings)))
+
+    def runs(self) -> tuple[Run, ...]:
+        """All runs; every encoding once before any gets its next seed."""
+        return tuple(
+            Run(encoding=name, seed=seed, text=self.text, recipe=self.recipe)
+            for seed in range(self.seeds)
+            for name in self.encodings
+        )
+
+
+def at_least(flag: str, value: int, minimum: int) -> None:
+    """Raise unless the option `--flag` has a value of at least `minimum`."""
+    if value < minimum:
+        raise ValueError(f"--{flag} must be at least {minimum}, got {value}.")
+
+
+def plain(settings: Any) -> Any:
+    """Settings as JSON has them. What equality ignores is left out: where a text lies."""
+    if is_dataclass(settings):
+        return {f.name: plain(getattr(settings, f.name)) for f in fields(settings) if f.compare}
+    return [plain(s) for s in settings] if isinstance(settings, tuple) else settings
+
+
+def digest(settings: Run | Comparison) -> str:
+    """The name of these settings: equal settings, and no others, have the same."""
+    canonical = json.dumps(plain(settings), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""Tests of attention, and the oracle they use."""

@@ -1,0 +1,85 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from whereness.lab import text
+from whereness.lab.run import run_one
+from whereness.lab.settings import digest
+
+
+def ignore(done, loss):
+    """Hear nothing of a run."""
+
+
+def test_a_result_is_a_plain_dict(make_run, text_file):
+    run = make_run("t5", seed=2)
+    result = run_one(run, ignore)
+    speed = result.pop("tokens_per_second")
+    properties = result.pop("properties")
+    losses, last_quarter = result.pop("losses"), result.pop("last_quarter")
+    assert result == {
+        "run": digest(run),
+        "encoding": "t5",
+        "seed": 2,
+        "status": "done",
+        "doors": [4],
+        "parameters": 64,
+        "untrained_beyond": 8,
+    }
+    assert speed > 0
+    assert (properties["encoding"], properties["num_positions"]) == ("T5", 8)
+    assert not properties["untrained"]
+    stretch = (text_file.stat().st_size // 10 - 1) // 16 * 16
+    for found in (losses, last_quarter):
+        assert {s: len(f) for s, f in found.items()} == {"8": stretch // 8, "16": stretch // 16}
+        assert all(
+            type(x) is float and 0 < x < 2 * math.log(256) for f in found.values() for x in f
+        )
+
+
+def test_progress_rises_to_the_end(make_run):
+    told = []
+    run_one(make_run(), lambda done, loss: told.append((done, loss)))
+    parts = [done for done, _ in told]
+    assert len(told) == 6 + 2 + 1
+    assert parts == sorted(parts)
+    assert 0 < parts[0] < parts[-1] == 1.0
+    assert all(0 < loss < 2 * math.log(256) for _, loss in told)
+
+
+def test_the_held_out_part_is_never_seen_in_training(make_run, tmp_path, seen_in_training):
+    (tmp_path / "two").write_bytes(b"a" * 900 + b"z" * 100)
+    found, _ = text.find([tmp_path / "two"])
+    run = replace(make_run(steps=50, learning_rate=0.03), text=found)
+    result = run_one(run, ignore)
+    assert {int(i) for i in torch.cat(seen_in_training).unique()} == {ord("a")}
+    # Nor as a target: whoever had learned of z would expect some.
+    assert min(result["losses"]["8"]) > math.log(256)
+
+
+@pytest.mark.parametrize("name", ["nope", "relative_multiply", "shaw"])
+def test_the_same_settings_give_the_same_bits(result_of, name):
+    first, second, other = (result_of(name, seed) for seed in (5, 5, 6))
+    assert first["losses"] == second["losses"]
+    assert first["last_quarter"] == second["last_quarter"]
+    assert first["losses"] != other["losses"]
+
+
+def test_a_run_that_diverges_in_training_is_reported(result_of):
+    result = result_of(learning_rate=1e30)
+    assert (result["status"], result["encoding"], result["seed"]) == ("failed", "nope", 0)
+    assert "training loss became nan" in result["reason"]
+    assert "losses" not in result
+
+
+def test_a_run_that_diverges_in_its_last_step_is_reported(result_of):
+    result = result_of(learning_rate=1e30, steps=1)
+    assert (result["status"], result["reason"]) == ("failed", "the loss at length 8 is not finite")
+
+
+def test_a_model_learns_its_text(result_of):
+    result = result_of("rope", steps=60, batch=8, learning_rate=0.03)
+    losses = result["losses"]["8"]
+    assert sum(losses) / len(losses) < 2.0

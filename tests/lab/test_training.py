@@ -1,0 +1,151 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from whereness.encoding import PositionalEncoding
+from whereness.lab.model import build, positional, stream
+from whereness.lab.settings import Recipe
+from whereness.lab.training import DivergedError, draw, learning_rate, median, train
+from whereness.transformer import Transformer
+
+TEXT = torch.randint(256, (500,), generator=torch.Generator().manual_seed(0))
+
+
+def ignore(step, loss):
+    """Hear nothing of a training."""
+
+
+def trained(run, notify=ignore):
+    model = build(run)
+    return model, train(model, TEXT, run.recipe, run.seed, notify)
+
+
+def test_batches_are_sequences_of_the_text_and_reach_both_its_ends(recipe):
+    text, generator = torch.arange(20), torch.Generator().manual_seed(0)
+    batches = [draw(text, recipe(batch=5), generator) for _ in range(40)]
+    ids, targets = (torch.cat(part) for part in zip(*batches, strict=True))
+    assert ids.shape == (200, 8)
+    assert torch.equal(ids - ids[:, :1], torch.arange(8).expand(200, 8))
+    assert torch.equal(targets, ids + 1)
+    assert (int(ids.min()), int(targets.max())) == (0, 19)
+
+
+def test_all_encodings_of_a_seed_get_the_same_batches(make_run, seen_in_training):
+    seen = {}
+    for name, seed in (("nope", 0), ("shaw", 0), ("learned", 0), ("nope", 1)):
+        trained(make_run(name, seed))
+        seen[name, seed] = torch.stack(seen_in_training)
+        seen_in_training.clear()
+    assert seen["nope", 0].shape == (6, 2, 8)
+    assert torch.equal(seen["nope", 0], seen["shaw", 0])
+    assert torch.equal(seen["nope", 0], seen["learned", 0])
+    assert not torch.equal(seen["nope", 0], seen["nope", 1])
+
+
+def test_the_rate_rises_and_then_falls_as_a_cosine():
+    recipe = Recipe(steps=100, learning_rate=2.0, warm_up=0.1)
+    rates = [learning_rate(step, recipe) for step in range(100)]
+    assert rates[0] == pytest.approx(0.2)
+    assert rates[4] == pytest.approx(1.0 * (1 + math.cos(0.04 * math.pi)) / 2)
+    assert rates[50] == pytest.approx(1.0)
+    assert rates[75] == pytest.approx(1 - math.sqrt(0.5))
+    assert rates.index(max(rates)) == 9
+    assert 0 < rates[99] < 0.001
+
+
+@pytest.mark.parametrize("change", [{"steps": 1}, {"warm_up": 0.0}])
+def test_a_warm_up_of_less_than_a_step_is_none(change):
+    assert learning_rate(0, Recipe(**change)) == Recipe.learning_rate
+
+
+def test_every_step_is_told_and_the_loss_falls(make_run):
+    told = []
+    run = make_run(steps=60, learning_rate=0.03)
+    train(build(run), TEXT % 4, run.recipe, 0, lambda *heard: told.append(heard))
+    assert [step for step, _ in told] == list(range(1, 61))
+    assert told[-1][1] < told[0][1] - 1
+
+
+def test_rows_out_of_reach_keep_their_values_and_are_told(make_run):
+    run = make_run("learned", weight_decay=0.5, steps=20)
+    (before,), (model, told) = positional(build(run)), trained(run)
+    (after,), (reached,) = positional(model), told.reached
+    assert torch.equal(before[8:], after[8:])
+    assert bool((before[:8] != after[:8]).all())
+    assert reached[:8].all()
+    assert not reached[8:].any()
+
+
+def test_what_is_not_the_encoding_decays(make_run):
+    # No byte above 9 occurs: without decay those rows of the embedding would stay.
+    run = make_run("learned", weight_decay=0.5, steps=20)
+    model = build(run)
+    before = model.embedding.weight.detach().clone()
+    train(model, TEXT % 10, run.recipe, 0, ignore)
+    assert bool((model.embedding.weight[10:].abs() < before[10:].abs()).all())
+
+
+def test_gradients_are_clipped(make_run):
+    model, _ = trained(make_run(clip=1e-3))
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+    assert norm == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_a_loss_that_is_not_finite_ends_training(make_run):
+    with pytest.raises(DivergedError, match=r"training loss became nan at step [2-6]"):
+        trained(make_run(learning_rate=1e30))
+
+
+def test_the_median_does_not_mind_a_step_that_waited():
+    assert median([3.0, 1.0, 1000.0, 2.0, 1.5]) == 2.0
+
+
+def test_training_is_adamw_written_out(make_run):
+    run = make_run("learned", weight_decay=0.1, clip=0.5, betas=(0.7, 0.9))
+    recipe = run.recipe
+    ours, _ = trained(run)
+    model = build(run)
+    named = dict(model.named_parameters())
+    first = {n: torch.zeros_like(p) for n, p in named.items()}
+    second = {n: torch.zeros_like(p) for n, p in named.items()}
+    generator = torch.Generator().manual_seed(stream(run.seed, "batches"))
+    for step in range(recipe.steps):
+        ids, targets = draw(TEXT, recipe, generator)
+        logs = model(ids).log_softmax(-1).gather(-1, targets[..., None])
+        gradients = torch.autograd.grad(-logs.mean(), list(named.values()))
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+        rate = learning_rate(step, recipe)
+        with torch.no_grad():
+            for (name, p), g in zip(named.items(), gradients, strict=True):
+                clipped = g * min(1.0, 0.5 / norm)
+                first[name] += (clipped - first[name]) * 0.3
+                second[name] += (clipped.square() - second[name]) * 0.1
+                mean = first[name] / (1 - 0.7 ** (step + 1))
+                square = second[name] / (1 - 0.9 ** (step + 1))
+                p *= 1 - rate * (0.0 if name.startswith("inputs.") else 0.1)
+                p -= rate * mean / (square.sqrt() + 1e-8)
+    for name, p in ours.named_parameters():
+        torch.testing.assert_close(p, named[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+class FirstStepOnly(PositionalEncoding):
+    """Reads one row in its first call and another in all later ones."""
+
+    site = "tokens"
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.calls = nn.Parameter(torch.zeros(3, 8)), 0
+
+    def tokens(self, x, at):
+        self.calls += 1
+        return x + self.table[min(self.calls, 2) - 1]
+
+
+def test_an_entry_counts_as_reached_if_any_step_did(recipe):
+    model = Transformer(256, 8, 1, 2, FirstStepOnly())
+    (reached,) = train(model, TEXT, recipe(), 0, ignore).reached
+    assert reached.all(-1).tolist() == [True, True, False]

@@ -1,0 +1,72 @@
+"""Against rotary-embedding-torch: interleaved pairs, and axes of a grid.
+
+Axes: B batch, H heads, S tokens, D head_dim.
+"""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+import whereness as wn
+from peers.support import angle_error, drawn, explained, pair_sizes, spread
+
+pytestmark = pytest.mark.more
+
+
+@pytest.mark.parametrize("theta", [10_000, 500_000])
+@pytest.mark.parametrize(("length", "start"), [(12, 0), (12, 700), (900, 0)])
+def test_pairs_are_neighbours(theta, length, start):
+    from rotary_embedding_torch import RotaryEmbedding
+
+    theirs = RotaryEmbedding(32, theta=theta)
+    x, ids = drawn(0, 2, 3, length, 48), np.arange(start, start + length)
+    expected = theirs.rotate_queries_or_keys(x, offset=start)
+    rope = wn.RoPE(48, float(theta), "interleaved", rotary_dim=32)
+    found = rope.rotate(x, torch.from_numpy(ids))
+    assert_close(found[..., 32:], expected[..., 32:], rtol=0, atol=0)
+    size = spread(pair_sizes(x, "interleaved", 32), "interleaved")
+    error = spread(angle_error(ids, theta, 32), "interleaved")
+    explained(found[..., :32], expected[..., :32], error, size)
+
+
+def test_tokens_before_heads():
+    from rotary_embedding_torch import RotaryEmbedding
+
+    theirs = RotaryEmbedding(16, seq_before_head_dim=True)
+    x = drawn(0, 2, 12, 3, 16)
+    expected = theirs.rotate_queries_or_keys(x)
+    found = wn.RoPE(16, pairing="interleaved").rotate(x, layout="bshd")
+    assert_close(found, expected, rtol=0, atol=12 * 16 * 2.0**-24)
+
+
+def test_a_query_after_cached_keys():
+    from rotary_embedding_torch import RotaryEmbedding
+
+    q, k = drawn(0, 1, 2, 1, 16), drawn(1, 1, 2, 9, 16)
+    expected = RotaryEmbedding(16).rotate_queries_with_cached_keys(q, k)
+    where = wn.Where(torch.tensor([8]), torch.arange(9))
+    found = wn.RoPE(16, pairing="interleaved")(q, k, where)
+    for mine, other in zip(found, expected, strict=True):
+        assert_close(mine, other, rtol=0, atol=9 * 16 * 2.0**-24)
+
+
+@pytest.mark.parametrize("sizes", [(5, 7), (3, 4, 2)])
+def test_axes_of_a_grid(sizes):
+    """They turn n * dim channels: axis a has block a, with the spectrum of `dim`."""
+    from rotary_embedding_torch import RotaryEmbedding, apply_rotary_emb
+
+    width, axes = 16, len(sizes)
+    freqs = RotaryEmbedding(width).get_axial_freqs(*sizes)
+    cells = int(np.prod(sizes))
+    x = drawn(0, 2, 3, cells, axes * width)
+    expected = apply_rotary_emb(freqs.flatten(0, axes - 1), x)
+    positions = wn.positions.grid(*sizes)
+    for layout in ("blocks", "heads"):
+        rope = wn.AxialRoPE(axes * width, axes, pairing="interleaved", layout=layout)
+        found = rope.rotate(x, positions)
+        for axis in range(axes):
+            block = slice(axis * width, (axis + 1) * width)
+            size = spread(pair_sizes(x[..., block], "interleaved", width), "interleaved")
+            error = angle_error(positions[:, axis].numpy(), 10_000.0, width)
+            explained(found[..., block], expected[..., block], spread(error, "interleaved"), size)
