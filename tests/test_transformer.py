@@ -139,6 +139,20 @@ def test_dropout_acts_in_training_only():
     assert {b.attention.dropout for b in dropping.blocks} == {0.4}
 
 
+@pytest.mark.parametrize("where", ["weights", "branches"])
+def test_dropout_acts_on_weights_and_on_what_joins_the_stream(where):
+    whole, ids = model(wn.RoPE(8), dropout=0.4).train(), tokens(5)
+    for block in whole.blocks:
+        if where == "weights":
+            block.dropout = 0.0
+        else:
+            block.attention.dropout = 0.0
+    differ(whole(ids), whole(ids))
+    for block in whole.blocks:
+        block.dropout = block.attention.dropout = 0.0
+    near(whole(ids), whole(ids).detach(), 0.0)
+
+
 def test_the_same_seed_gives_the_same_other_weights_with_any_encoding():
     made = []
     for encoding in (wn.NoPE(), wn.RoPE(8), wn.LearnedRelative(4, 9), wn.LearnedAbsolute(DIM, 9)):
@@ -330,6 +344,32 @@ def test_what_joins_the_input_moves_with_the_rest():
     (row,) = counting.prepared[0]
     assert row[0] > 0
     near(moved, whole.eval()(tokens(3), where=torch.tensor(row)).detach())
+
+
+class JumpingRows(wn.Sinusoidal, Jump):
+    """Rows of the input, at positions moved at random."""
+
+    reads = "positions"
+
+
+def test_what_joins_the_input_may_move_all_the_rest():
+    counting = Counting()
+    whole = model([JumpingRows(DIM), counting], depth=2).train()
+    whole(tokens(3), generator=torch.Generator().manual_seed(1))
+    (row,) = counting.prepared[0]
+    assert row[0] > 0
+    assert row == list(range(row[0], row[0] + 3))
+
+
+def test_positions_are_asked_for_by_what_joins_the_input_as_well():
+    whole = model(wn.LearnedAbsolute(DIM, (4, 5)))
+    with pytest.raises(ValueError, match="LearnedAbsolute needs positions of 2 axes"):
+        whole(tokens(4))
+    where = wn.Where(torch.tensor([[0, 0], [3, 4], [1, 1], [2, 0]]), num_axes=2)
+    near(
+        whole(tokens(4), where=where),
+        worked_out(whole, tokens(4), added=array(whole.inputs(where.positions[0])))[1],
+    )
 
 
 def table_keys(whole: wn.Transformer) -> list[str]:

@@ -34,6 +34,7 @@ class DeBERTa(PositionalEncoding):
         terms: tuple[str, ...] = ("c2c", "c2p", "p2c"),
     ) -> None:
         super().__init__()
+        self.dim = dim
         self.max_relative_positions, self.position_buckets = (
             max_relative_positions,
             position_buckets,
@@ -131,7 +132,7 @@ class FoX(PositionalEncoding):
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        self.dim, self.num_heads = dim, num_heads
         self.gate = nn.Linear(dim, num_heads)
         self.reset_parameters()
 
@@ -191,7 +192,7 @@ class PaTH(PositionalEncoding):
 
     def __init__(self, dim: int, num_heads: int, head_dim: int) -> None:
         super().__init__()
-        self.num_heads, self.head_dim = num_heads, head_dim
+        self.dim, self.num_heads, self.head_dim = dim, num_heads, head_dim
         self.directions = nn.Linear(dim, num_heads * head_dim, bias=False)
         self.conv = nn.Parameter(torch.empty(num_heads * head_dim, 3))
         self.strength = nn.Linear(dim, num_heads)

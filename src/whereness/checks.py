@@ -5,7 +5,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-HALF_TYPES = (torch.float16, torch.bfloat16)
+INTEGER_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+REAL_TYPES = (torch.float32, torch.float64)
+FLOATING_TYPES = (*REAL_TYPES, torch.float16, torch.bfloat16)
+
+LARGEST_SIZE = 2**31 - 1
+LARGEST_POSITION = 2**53
+"""The farthest integer up to which float64 holds every one."""
 
 
 def require(ok: Tensor, message: str | Callable[[], str]) -> None:
@@ -41,25 +47,31 @@ def constants(values: Sequence[float], device: torch.device) -> Tensor:
     return made
 
 
-def require_int(name: str, value: object, minimum: int) -> None:
-    """Raise unless `value` is an int (bool is not) of at least `minimum`."""
+def require_int(name: str, value: object, minimum: int, maximum: int = LARGEST_SIZE) -> None:
+    """Raise unless `value` is an int (bool is not) of at least `minimum` and at most `maximum`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {type(value).__name__} ({value!r}).")
     if value < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value}.")
+    if value > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {value}.")
 
 
 def require_number(name: str, value: object, above: float) -> None:
     """Raise unless `value` is a finite real number above `above`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__} ({value!r}).")
-    if not above < value < float("inf"):
+    try:
+        finite = above < float(value) < float("inf")
+    except OverflowError:  # an int that no float holds
+        finite = False
+    if not finite:
         raise ValueError(f"{name} must be a finite number above {above:g}, got {value!r}.")
 
 
 def require_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raise unless `value` is one of `choices`."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         listed = ", ".join(repr(c) for c in choices)
         raise ValueError(f"{name} must be one of {listed}; got {value!r}.")
 
@@ -74,5 +86,13 @@ def require_floating(name: str, value: object) -> None:
     """Raise unless `value` is a floating-point tensor."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}.")
-    if not value.is_floating_point():
-        raise TypeError(f"{name} must hold floating-point numbers, got {value.dtype}.")
+    if value.dtype not in FLOATING_TYPES:
+        raise TypeError(
+            f"{name} must hold float64, float32, bfloat16 or float16, got {value.dtype}."
+        )
+
+
+def require_device(name: str, value: Tensor, device: torch.device) -> None:
+    """Raise unless `value` lies on `device`."""
+    if value.device != device:
+        raise ValueError(f"{name} must be on {device}, got {value.device}. Use .to().")

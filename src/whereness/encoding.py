@@ -84,6 +84,8 @@ class PositionalEncoding(nn.Module):
     """Query heads it was built for; None: any number."""
     head_dim: int | None = None
     """Width of a query that it was built for; None: any."""
+    dim: Any = None
+    """Width (int) of the tokens or rows that it was built for; None: any."""
     cacheable: bool = True
     """False: door 3 changes for old keys when a token comes, so the cache keeps raw keys."""
     causal_only: bool = False

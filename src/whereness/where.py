@@ -12,14 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whereness.checks import HALF_TYPES, require, require_int
+from whereness.checks import (
+    INTEGER_TYPES,
+    LARGEST_POSITION,
+    REAL_TYPES,
+    require,
+    require_device,
+    require_int,
+    require_number,
+)
 
 NOWHERE: int = torch.iinfo(torch.int64).min
 """Position of a token without a place (CLS, register, pad); NaN where positions are real."""
-
-
-FARTHEST = 2**62
-"""Largest absolute integer position: offsets of two stay within 64 bits."""
 
 
 def is_nowhere(positions: Tensor, num_axes: int = 1) -> Tensor:
@@ -42,13 +46,13 @@ def checked_positions(name: str, positions: object, num_axes: int = 1) -> Tensor
         TypeError: not a tensor, or a bool, half-precision or complex one (bfloat16 cannot tell
             256 from 257).
         ValueError: no token axis, a last axis that is not num_axes long, positions that are
-            infinite or beyond 2^62.
+            infinite or beyond 2^53.
     """
     if not isinstance(positions, Tensor):
         raise TypeError(
             f"{name} must be a tensor, got {type(positions).__name__}. Use torch.arange."
         )
-    if positions.dtype in HALF_TYPES or positions.dtype == torch.bool or positions.is_complex():
+    if positions.dtype not in (*INTEGER_TYPES, *REAL_TYPES):
         raise TypeError(
             f"{name} must hold int64, float32 or float64, got {positions.dtype}. "
             "Build positions as integers: half precision cannot tell 256 from 257."
@@ -65,8 +69,8 @@ def checked_positions(name: str, positions: object, num_axes: int = 1) -> Tensor
         require(~positions.isinf(), f"{name} must be finite (NaN marks a token without a place).")
         return positions
     positions = positions if positions.dtype == torch.int64 else positions.long()
-    within = (positions.abs() <= FARTHEST) | (positions == NOWHERE)
-    require(within, f"{name} must lie within 2^62 of 0, or offsets would wrap around.")
+    within = (positions.abs() <= LARGEST_POSITION) | (positions == NOWHERE)
+    require(within, f"{name} must lie within 2^53 of 0, where float64 holds every integer.")
     return positions
 
 
@@ -232,6 +236,10 @@ class Where:
 
     def shifted(self, offset: float) -> "Where":
         """The same tokens, all moved by `offset`. Tokens without a place stay without."""
+        if offset:
+            require_number("the size of a shift", abs(offset), 0.0)
+        if isinstance(offset, int) and abs(offset) > LARGEST_POSITION:
+            raise ValueError(f"A shift must lie within 2^53 of 0, got {offset}.")
 
         def move(positions: Tensor | None) -> Tensor | None:
             if positions is None:
@@ -274,7 +282,8 @@ def as_mask(mask: object, name: str = "key_mask") -> Tensor:
 
 
 def check_batches(q_positions: Tensor, k_positions: Tensor) -> None:
-    """Raise unless the leading axes of two position tensors broadcast."""
+    """Raise unless two position tensors lie on one device and their leading axes broadcast."""
+    require_device("k_positions", k_positions, q_positions.device)
     leading = tuple(q_positions.shape[:-1]), tuple(k_positions.shape[:-1])
     pairs = zip(reversed(leading[0]), reversed(leading[1]), strict=False)
     if any(a != b and 1 not in (a, b) for a, b in pairs):

@@ -528,48 +528,74 @@ steps = st.lists(
 )
 
 
-@given(steps)
-@settings(max_examples=60)
-def test_any_order_of_steps(drawn):
-    one, pool = everything(), stream(40)
+@given(steps, st.sampled_from([None, 2, 3]))
+@settings(max_examples=80)
+def test_any_order_of_steps(drawn, window):
+    one, pool = everything(window=window), stream(40)
     cache, fed = wn.KVCache(), 0
-    # Of each row: (hidden state, position, real) of every slot, and the position to come.
-    rows, clocks = [[], []], [0, 0]
+    # Of each row: (hidden state, position, real) of every token held, and the position to come;
+    # of all rows: the slot in which each was fed, and the slot to come.
+    rows, clocks, slots, next_slot = [[], []], [0, 0], [], 0
     for what, how in [*drawn, ("feed", [(True, True)])]:
         held = len(rows[0])
         if what == "feed":
-            real = [[bit[b] for bit in how] for b in (0, 1)]
             new = pool[:, fed : fed + len(how)]
             fed += len(how)
+            slots += range(next_slot, next_slot + len(how))
+            next_slot += len(how)
             for b in (0, 1):
-                for t, bit in enumerate(real[b]):
-                    rows[b].append((new[b, t], clocks[b] if bit else NOWHERE, bit))
-                    clocks[b] += bit
-            mask = torch.tensor([[slot[2] for slot in row] for row in rows])
+                for t, bits in enumerate(how):
+                    rows[b].append((new[b, t], clocks[b] if bits[b] else NOWHERE, bits[b]))
+                    clocks[b] += bits[b]
+            mask = torch.tensor([[token[2] for token in row] for row in rows])
             found = one(new, cache=cache, key_mask=mask)
-            x = torch.stack([torch.stack([slot[0] for slot in row]) for row in rows])
-            ids = torch.tensor([[slot[1] if slot[2] else 0 for slot in row] for row in rows])
-            expected = by_hand(one, x, positions=ids, key_mask=mask, **DOORS)[:, held:]
+            x = torch.stack([torch.stack([token[0] for token in row]) for row in rows])
+            ids = torch.tensor([[token[1] if token[2] else 0 for token in row] for row in rows])
+            near_enough = np.ones((len(slots), len(slots)), bool)
+            for i, j in np.ndindex(near_enough.shape):
+                near_enough[i, j] = window is None or slots[i] - slots[j] < window
+            options = {"key_mask": mask, "mask": near_enough, "window": None}
+            expected = by_hand(one, x, positions=ids, **options, **DOORS)[:, held:]
             seen = mask[:, held:]
             near(found[seen], expected[seen.numpy()])
         elif what == "evict":
-            slots = sorted(s for s in how if s < held)
-            if held:
-                cache.evict(torch.tensor(slots, dtype=torch.int64))
-            rows = [[slot for s, slot in enumerate(row) if s not in slots] for row in rows]
-        elif what == "trim":
-            length = min(how, held)
-            cache.trim(length)
-            rows = [row[:length] for row in rows]
-            clocks = [max([slot[1] + 1 for slot in row if slot[2]], default=0) for row in rows]
-        else:
+            gone = sorted(s for s in how if s < held)
+            cache.evict(torch.tensor(gone, dtype=torch.int64))
+            rows = [[token for s, token in enumerate(row) if s not in gone] for row in rows]
+            slots = [slot for s, slot in enumerate(slots) if s not in gone]
+        elif what == "trim" and how < held:
+            cache.trim(how)
+            rows, slots = [row[:how] for row in rows], slots[:how]
+            clocks = [max([token[1] + 1 for token in row if token[2]], default=0) for row in rows]
+            next_slot = slots[-1] + 1 if slots else 0
+        elif what == "reorder":
             cache.reorder(torch.tensor(how))
             rows, clocks = [rows[b] for b in how], [clocks[b] for b in how]
         assert len(cache) == len(rows[0])
         if cache.next_position is not None:
             assert cache.next_position.expand(2).tolist() == clocks
         if len(cache):
-            assert cache.positions.expand(2, -1).tolist() == [[s[1] for s in row] for row in rows]
+            assert cache.positions.expand(2, -1).tolist() == [[t[1] for t in row] for row in rows]
+
+
+@pytest.mark.parametrize("gone", [[4], [3, 4], [0, 4], [1, 2]], ids=str)
+def test_a_window_counts_the_slots_of_forgotten_tokens_too(gone):
+    one, x = everything(window=3), stream(7)
+    cache = filled(one, x[:, :5])
+    cache.evict(torch.tensor(gone))
+    expected = by_hand(one, x, positions=range(7), mask=hidden(7, gone, 5), **DOORS)
+    near(one(x[:, 5:6], cache=cache), expected[:, 5:6])
+    near(one(x[:, 6:], cache=cache), expected[:, 6:])
+
+
+def test_to_trim_to_what_is_held_changes_nothing():
+    one, x = layer(wn.RoPE(8)), stream(5)
+    cache = filled(one, x[:, :4])
+    cache.evict(torch.tensor([3]))
+    at = one.encoding.prepare(cache.extend(wn.Where(torch.tensor([4]))))
+    cache.trim(3)
+    assert cache.next_position.tolist() == [4]
+    one(x[:, 4:], where=at, cache=cache)
 
 
 # Extend, prepare, append

@@ -5,8 +5,9 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 
-from whereness.lab.engine import execute
+from whereness.lab.engine import execute, serve
 
 
 class Recorder:
@@ -68,8 +69,24 @@ def test_the_number_of_jobs_changes_no_bit_and_one_failure_no_other_run(make_run
         ("finished", names[0], "done")
     )
     assert beside.events[:2] == [("started", names[0]), ("started", names[1])]
-    assert (names[0], 1.0) in alone.of("advanced")
+    told = [done for name, done in alone.of("advanced") if name == names[0]]
+    assert told
+    assert told == sorted(told)
     assert not multiprocessing.active_children()
+
+
+def test_a_worker_has_one_thread_and_ends_with_its_pool():
+    before = signal.getsignal(signal.SIGINT)
+    ours, theirs = multiprocessing.Pipe()
+    ours.close()
+    torch.set_num_threads(2)
+    try:
+        serve(theirs)
+        assert torch.get_num_threads() == 1
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        torch.set_num_threads(1)
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.untyped

@@ -8,7 +8,7 @@ from whereness.lab.settings import DEFAULT_ENCODINGS
 def other_weights(model):
     """By name, without those of encodings: told by where a model keeps them."""
     named = dict(model.named_parameters())
-    return {n: p for n, p in named.items() if not n.startswith(("encodings.", "inputs."))}
+    return {n: p for n, p in named.items() if not n.startswith(("members.", "inputs."))}
 
 
 @pytest.mark.parametrize("name", DEFAULT_ENCODINGS)

@@ -32,6 +32,7 @@ def test_a_result_is_a_plain_dict(make_run, text_file):
     assert (properties["encoding"], properties["num_positions"]) == ("T5", 8)
     assert not properties["untrained"]
     stretch = (text_file.stat().st_size // 10 - 1) // 16 * 16
+    assert losses != last_quarter
     for found in (losses, last_quarter):
         assert {s: len(f) for s, f in found.items()} == {"8": stretch // 8, "16": stretch // 16}
         assert all(
@@ -47,6 +48,14 @@ def test_progress_rises_to_the_end(make_run):
     assert parts == sorted(parts)
     assert 0 < parts[0] < parts[-1] == 1.0
     assert all(0 < loss < 2 * math.log(256) for _, loss in told)
+
+
+def test_seeds_train_on_batches_of_their_own(make_run, seen_in_training):
+    for seed in (0, 1):
+        run_one(make_run(seed=seed), ignore)
+    first, second = seen_in_training[:6], seen_in_training[6:]
+    assert len(second) == 6
+    assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_the_held_out_part_is_never_seen_in_training(make_run, tmp_path, seen_in_training):

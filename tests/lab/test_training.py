@@ -125,8 +125,8 @@ def test_training_is_adamw_written_out(make_run):
                 second[name] += (clipped.square() - second[name]) * 0.1
                 mean = first[name] / (1 - 0.7 ** (step + 1))
                 square = second[name] / (1 - 0.9 ** (step + 1))
-                p *= 1 - rate * (0.0 if name.startswith("inputs.") else 0.1)
-                p -= rate * mean / (square.sqrt() + 1e-8)
+                p.mul_(1 - rate * (0.0 if name.startswith("inputs.") else 0.1))
+                p.sub_(rate * mean / (square.sqrt() + 1e-8))
     for name, p in ours.named_parameters():
         torch.testing.assert_close(p, named[name], rtol=1e-4, atol=1e-6, msg=name)
 

@@ -92,19 +92,22 @@ def test_decoding_gives_the_last_row(count, length, batch):
     assert_close(alibi.bias(ids[:, -1:], ids), full[:, :, -1:], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 7), (3, 7), (7, 7)])
-def test_built_positions_give_what_given_ones_give(queries, keys):
+@pytest.mark.parametrize(
+    ("queries", "keys", "is_causal"), [(1, 7, True), (3, 7, True), (7, 7, True), (7, 7, False)]
+)
+def test_built_positions_give_what_given_ones_give(queries, keys, is_causal):
     """The strip of offsets that attention uses where it counts positions itself."""
     q, k, v = drawn(0, 2, 4, queries, 8), drawn(1, 2, 2, keys, 8), drawn(2, 2, 2, keys, 8)
     alibi = wn.ALiBi(4)
-    built = wn.attention(q, k, v, alibi, causal=True)
+    built = wn.attention(q, k, v, alibi, causal=is_causal)
     line = torch.arange(keys)
     given_ones = wn.Where(line[keys - queries :], line)
-    assert_close(wn.attention(q, k, v, alibi, where=given_ones, causal=True), built)
+    assert_close(wn.attention(q, k, v, alibi, where=given_ones, causal=is_causal), built)
     distance = np.abs(np.arange(keys) - np.arange(keys - queries, keys)[:, None])
     slopes = np.array(published_slopes(4))[:, None, None]
     logits = q.numpy() @ repeated(k, 4).swapaxes(-1, -2) / np.sqrt(8) - slopes * distance
-    expected = softmax(logits, causal(queries, keys)) @ repeated(v, 4)
+    allowed = causal(queries, keys) if is_causal else None
+    expected = softmax(logits, allowed) @ repeated(v, 4)
     np.testing.assert_allclose(built, expected, rtol=1e-6, atol=1e-7)  # a bias in float32
 
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from whereness.checks import require, require_choice, require_int
+from whereness.checks import require, require_choice, require_device, require_floating, require_int
 from whereness.encoding import At, PositionalEncoding, Site
 from whereness.where import Where, checked_positions, filled
 
@@ -98,6 +98,13 @@ class AbsoluteEncoding(PositionalEncoding):
         return self.rows(placed).masked_fill(absent[..., None], 0.0)
 
     def _joined(self, x: Tensor, rows: Tensor) -> Tensor:
+        require_floating("x", x)
+        if x.dim() != 3 or x.shape[1] != rows.shape[1] or rows.shape[0] not in (1, x.shape[0]):
+            raise ValueError(
+                f"Tokens must be (B, S, E) and fit the positions (B or 1, S) = "
+                f"{tuple(rows.shape[:2])}, got {tuple(x.shape)}."
+            )
+        require_device("Positions", rows, x.device)
         if self.join == "concat":
             return torch.cat([x, rows.to(x.dtype).expand(*x.shape[:-1], -1)], -1)
         if x.shape[-1] != self.dim:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.absolute.base import AbsoluteEncoding, Join
-from whereness.checks import require_int
+from whereness.checks import LARGEST_POSITION, require_int
 from whereness.encoding import Site
 
 
@@ -39,7 +39,7 @@ class Integer(AbsoluteEncoding):
     ) -> None:
         super().__init__(dim, site, join)
         if length is not None:
-            require_int("length", length, 1)
+            require_int("length", length, 1, LARGEST_POSITION)
         self.length = length
 
     def rows(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... W"]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from whereness.absolute.base import AbsoluteEncoding, Join
-from whereness.checks import require, require_bool, require_choice, require_int
+from whereness.checks import require, require_bool, require_choice, require_device, require_int
 from whereness.encoding import Site
 from whereness.where import Where, is_nowhere
 
@@ -82,6 +82,7 @@ class LearnedAbsolute(AbsoluteEncoding):
     def rows(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... W"]:
         if positions.is_floating_point():
             raise TypeError(f"LearnedAbsolute needs integer positions, got {positions.dtype}.")
+        require_device("Positions", positions, self.table.device)
         cells = positions if self.num_axes > 1 else positions[..., None]
         sizes = torch.tensor(self.grid, device=positions.device)
         require(

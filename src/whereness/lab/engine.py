@@ -149,6 +149,6 @@ class Messenger:
 
     def __call__(self, done: float, loss: float) -> None:
         now = time.monotonic()
-        if now - self.last >= EVERY or done == 1.0:
+        if now - self.last >= EVERY:
             self.last = now
             self.connection.send((done, loss))

@@ -65,8 +65,7 @@ def make_encoding(name: str, recipe: Recipe) -> PositionalEncoding | Schedule:
 
 def encodings_of(model: Transformer) -> list[PositionalEncoding]:
     """Its encodings, each once."""
-    found = [model.inputs, *model.encodings]
-    return [e for e in found if isinstance(e, PositionalEncoding)]
+    return [model.inputs, *model.encodings]
 
 
 def first_of(model: Transformer) -> PositionalEncoding:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from whereness.checks import require, require_choice, require_int
+from whereness.checks import require, require_choice, require_device, require_int
 from whereness.relative.bias import OffsetBias
 
 
@@ -94,5 +94,6 @@ class LearnedRelative(OffsetBias):
                     f"{int(offset.abs().max())}. Give more max_distance, or beyond='clip'."
                 ),
             )
+        require_device("Positions", offset, self.table.device)
         clipped = offset.clamp(-self.max_distance, self.max_distance)
         return self.table[clipped + self.max_distance].movedim(-1, 0)

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from whereness.checks import require_bool, require_int
+from whereness.checks import LARGEST_POSITION, require_bool, require_device, require_int
 from whereness.relative.bias import OffsetBias
 
 INITIAL_SPREAD = 0.02
@@ -61,7 +61,7 @@ class T5(OffsetBias):
             )
         self.num_buckets, self.max_distance = num_buckets, max_distance
         self.bidirectional, self.scaled = bidirectional, scaled
-        require_int("max_distance", max_distance, self._exact() + 1)
+        require_int("max_distance", max_distance, self._exact() + 1, LARGEST_POSITION)
         self.causal_only = not bidirectional
         self._borders = self._first_distances()
         self.table = nn.Parameter(torch.empty(num_buckets, num_heads))
@@ -107,6 +107,7 @@ class T5(OffsetBias):
         return tuple(found)
 
     def by_offset(self, offset: Shaped[Tensor, "*O"]) -> Float[Tensor, "H *O"]:
+        require_device("Positions", offset, self.table.device)
         return self.table[self.buckets(offset)].movedim(-1, 0)
 
     def _one_side(self) -> int:

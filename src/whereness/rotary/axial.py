@@ -70,6 +70,8 @@ class AxialRoPE(Rotary):
                     f"{self.head_dim}; or give axis_dims."
                 )
             return (self.head_dim // self.num_axes,) * self.num_axes
+        if not isinstance(axis_dims, (tuple, list)):
+            raise TypeError(f"axis_dims must be a tuple of int, got {axis_dims!r}.")
         dims = tuple(axis_dims)
         for dim in dims:
             require_int("every entry of axis_dims", dim, 2)
