@@ -359,7 +359,7 @@ ROWS = {
     "integer": wn.Integer(2),
     "normalised": wn.Integer(2, 512),
     "binary": wn.Binary(7, 6),
-    "wide binary": wn.Binary(62, 62),
+    "wide binary": wn.Binary(53, 53),
     "gray": wn.Binary(7, 6, gray=True),
     "sinusoidal": SINES,
     "learned": TABLE,

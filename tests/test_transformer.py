@@ -447,6 +447,17 @@ def test_steps_equal_the_whole_with_rows_of_different_length():
     assert caches[0].next_position.tolist() == [5, 7]
 
 
+def test_a_mask_may_hide_cached_tokens_from_a_step():
+    whole, ids = model([wn.RoPE(8), Wave(4)]), tokens(6)
+    caches = whole.new_caches()
+    whole(ids[:, :4], caches=caches)
+    mask = torch.tensor([[1, 0, 1, 1, 1, 1], [1, 1, 1, 0, 1, 1]])
+    hidden = torch.ones(2, 1, 6, 6, dtype=torch.bool)
+    hidden[:, :, 4:] = mask.bool()[:, None, None]
+    found = whole(ids[:, 4:], caches=caches, key_mask=mask)
+    near(found, whole(ids, mask=hidden)[:, 4:].detach())
+
+
 def test_a_mixed_model_counts_on_in_its_caches():
     schedule = wn.schedules.every(2, wn.NoPE(), otherwise=wn.RoPE(8))
     whole, ids = model(schedule), tokens(6)

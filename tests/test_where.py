@@ -181,6 +181,19 @@ def test_infinite_positions():
         refused(ValueError, "positions must be finite", torch.tensor([[0.0, bad]]), num_axes=2)
 
 
+def test_positions_beyond_what_float64_can_count():
+    far = 2**53
+    for near_enough in (far, -far, NOWHERE):
+        ids = torch.tensor([0, near_enough])
+        assert Where(ids, ids).keys.tolist() == [[0, near_enough]]
+    for bad in (far + 1, -far - 1, 2**63 - 1, NOWHERE + 1):
+        ids = torch.tensor([0, bad])
+        refused(ValueError, "^positions must lie within 2.53", ids)
+        refused(ValueError, "^k_positions must lie within 2.53", torch.arange(2), ids)
+    with pytest.raises(ValueError, match="within 2.53"):
+        Where(torch.tensor([far])).shifted(1)
+
+
 @pytest.mark.untyped
 def test_numbers_of_axes_that_make_no_sense():
     refused(ValueError, "num_axes must be at least 1, got 0", torch.arange(3), num_axes=0)
@@ -448,6 +461,10 @@ def test_other_positions_are_not_regular_because_the_old_ones_were():
     warped = dataclasses.replace(seen.where, positions=torch.tensor([0, 5, 6, 7]))
     assert not warped.regular
     assert seen.where.shifted(5).regular
+    assert not warped.shifted(5).regular
+    wn.attention(torch.zeros(1, 1, 2, 4), *[torch.zeros(1, 1, 4, 4)] * 2, seen, causal=True)
+    assert seen.where.regular
+    assert not dataclasses.replace(seen.where, k_positions=torch.tensor([0, 5, 6, 7])).regular
 
 
 def test_a_cache_is_regular_until_something_else_comes():
@@ -505,3 +522,18 @@ def test_offsets_of_far_tokens_are_exact():
     far = 2**52
     found, _ = offsets(torch.tensor([far + 1]), torch.tensor([far]))
     assert found.tolist() == [[-1]]
+
+
+def test_offsets_of_real_positions_keep_all_their_digits():
+    found, placed = offsets(torch.tensor([-3.5, float("nan")]), torch.tensor([16_777_215.0]))
+    assert found.tolist() == [[16_777_218.5], [0.0]]
+    assert placed.tolist() == [[True], [False]]
+    mixed, _ = offsets(torch.tensor([0.25]), torch.tensor([3, NOWHERE]))
+    assert mixed.tolist() == [[2.75, 0.0]]
+
+
+def test_offsets_of_batches_that_do_not_fit():
+    found, _ = offsets(torch.zeros(2, 3).long(), torch.ones(1, 4).long())
+    assert found.shape == (2, 3, 4)
+    with pytest.raises(ValueError, match=r"must agree or be 1, got \(2,\) and \(3,\)"):
+        offsets(torch.zeros(2, 3).long(), torch.zeros(3, 4).long())

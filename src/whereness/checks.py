@@ -88,7 +88,8 @@ def require_floating(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}.")
     if value.dtype not in FLOATING_TYPES:
         raise TypeError(
-            f"{name} must hold float64, float32, bfloat16 or float16, got {value.dtype}."
+            f"{name} must hold floating-point numbers, got {value.dtype}: float64, float32, "
+            "bfloat16 and float16 are served."
         )
 
 

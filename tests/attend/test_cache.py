@@ -325,6 +325,11 @@ def test_a_mask_that_hides_a_cached_token_is_honoured_or_refused(with_mask):
         return
     expected = by_hand(one, x, positions=range(6), key_mask=mask.bool(), **DOORS)
     near(found, expected[:, 4:])
+    # The cache keeps what it knows: a step without a mask sees the token again.
+    near(
+        one(x[:, 5:], cache=cache),
+        by_hand(one, torch.cat([x, x[:, 5:]], 1), positions=range(7), **DOORS)[:, 6:],
+    )
 
 
 # Forgetting
@@ -365,6 +370,14 @@ def test_trim_forgets_pads_and_segments_as_well():
     assert cache.key_mask.tolist() == mask[:, :3].tolist()
     assert cache.segments.tolist() == [[0, 0, 0]]
     assert cache.next_position.tolist() == [2, 3]
+
+
+def test_trim_does_not_count_pads_that_have_a_place():
+    mask = torch.tensor([[1, 1, 1, 0, 0, 1], [0, 1, 1, 1, 1, 1]])
+    where = wn.Where(torch.arange(6), key_mask=mask)
+    cache = filled(layer(wn.RoPE(8)), stream(6), where=where)
+    cache.trim(5)
+    assert cache.next_position.tolist() == [3, 5]
 
 
 @pytest.mark.parametrize("slots", [[0], [4], [1, 2], [0, 3, 3], []])
@@ -578,7 +591,7 @@ def test_any_order_of_steps(drawn, window):
             assert cache.positions.expand(2, -1).tolist() == [[t[1] for t in row] for row in rows]
 
 
-@pytest.mark.parametrize("gone", [[4], [3, 4], [0, 4], [1, 2]], ids=str)
+@pytest.mark.parametrize("gone", [[3], [1, 2], [4], [3, 4], [0, 4]], ids=str)
 def test_a_window_counts_the_slots_of_forgotten_tokens_too(gone):
     one, x = everything(window=3), stream(7)
     cache = filled(one, x[:, :5])
@@ -653,6 +666,10 @@ CHANGES = {
     "trim": lambda one, cache, x: (cache.trim(3), one(x, where=torch.tensor([8]), cache=cache)),
     "evict": lambda one, cache, x: (cache.evict(torch.tensor([1])), one(x, cache=cache)),
     "reorder": lambda one, cache, x: cache.reorder(torch.tensor([1, 0])),
+    "start again": lambda one, cache, x: (
+        cache.trim(0),
+        one(x.expand(2, 4, -1), where=torch.arange(4) + 9, cache=cache),
+    ),
 }
 
 
@@ -665,6 +682,15 @@ def test_positions_prepared_for_an_older_state_of_the_same_length_are_refused(ch
     assert len(cache) == 4
     with pytest.raises(ValueError, match="prepare|older|[Ee]xtend"):
         one(stream(1, seed=4), where=at, cache=cache)
+
+
+def test_positions_prepared_before_all_was_forgotten_are_refused():
+    one, cache = layer(Wave(4)), wn.KVCache()
+    at = one.encoding.prepare(cache.extend(wn.Where(torch.tensor([0]))))
+    one(stream(3), cache=cache)
+    cache.evict(torch.arange(3))
+    with pytest.raises(ValueError, match="prepare|older|[Ee]xtend"):
+        one(stream(1), where=at, cache=cache)
 
 
 def test_extend_refuses_what_the_cache_knows_better():
@@ -710,6 +736,22 @@ def test_a_batch_of_another_size_is_refused_and_leaves_no_trace():
         with pytest.raises(ValueError, match="batch"):
             one(stream(1, batch=3), where=where, cache=cache)
         assert (len(cache), cache.v.shape[2], cache.positions.shape) == (4, 4, (2, 4))
+    shared = filled(one, stream(4))  # one row of positions for both sequences
+    with pytest.raises(ValueError, match="batch size 2, x has 3"):
+        one(stream(1, batch=3), cache=shared)
+    assert len(shared) == 4
+
+
+def test_extend_refuses_a_batch_of_another_size():
+    cache, new = filled(layer(wn.RoPE(8)), stream(3)), torch.tensor([3])
+    three = {
+        "positions": wn.Where(torch.tensor([[3], [3], [3]])),
+        "key_mask": wn.Where(new, key_mask=torch.ones(3, 1).bool()),
+    }
+    for where in three.values():
+        with pytest.raises(ValueError, match="batch"):
+            cache.extend(where)
+    assert cache.extend(wn.Where(torch.tensor([[3], [7]]))).k_positions.shape == (2, 4)
 
 
 @pytest.mark.parametrize("refused", ["weights", "encoding"])
@@ -767,6 +809,10 @@ def test_lengths_that_change_need_a_new_cache():
             one(x, where=wn.Where(new, lengths=lengths), cache=cache)
     with pytest.raises(ValueError, match="lengths are one a sequence"):
         cache.extend(wn.Where(torch.arange(3), lengths=torch.tensor([[20, 20, 20]])))
+    a_token = wn.Where(torch.arange(3), lengths=torch.tensor([[20, 20, 20]]))
+    packed = filled(layer(wn.RoPE(8)), stream(3), where=a_token)
+    with pytest.raises(ValueError, match="lengths are one a sequence"):
+        packed.extend(wn.Where(new, lengths=20))
     plain = filled(layer(wn.RoPE(8)), stream(3))
     with pytest.raises(ValueError, match="for some tokens of a cache only"):
         plain.extend(wn.Where(new, lengths=20))
@@ -796,9 +842,21 @@ def test_layers_that_evict_different_slots_keep_their_own_positions_or_are_refus
     try:
         model(ids[:, :1], caches=caches)
     except ValueError:
+        assert [len(c) for c in caches] == [5, 5]
         return
     assert caches[0].positions.tolist() == [[1, 2, 3, 4, 5, 6]]
     assert caches[1].positions.tolist() == [[0, 1, 2, 4, 5, 6]]
+
+
+def test_layers_that_reorder_differently_are_refused():
+    model = wn.Transformer(50, DIM, 2, HEADS, wn.ALiBi(HEADS))
+    caches, ids = model.new_caches(), torch.zeros(2, 4, dtype=torch.int64)
+    model(ids, where=torch.tensor([[0, 1, 2, 3], [5, 6, 7, 8]]), caches=caches)
+    caches[0].reorder(torch.tensor([1, 0]))
+    caches[1].reorder(torch.tensor([1, 1]))
+    with pytest.raises(ValueError, match="caches differ"):
+        model(ids[:, :1], caches=caches)
+    assert [len(c) for c in caches] == [4, 4]
 
 
 def test_gradients_flow_through_a_cache():

@@ -30,8 +30,9 @@ def test_elsewhere_a_finished_run_is_a_line(tell):
 
 
 def test_a_failed_run_gives_its_reason(tell):
-    shown = tell(terminal=False, result={"status": "failed", "reason": "[nan] at step 3"})
-    assert shown == "[1/2] rope, seed 3: failed: [nan] at step 3\n"
+    reason = "[nan] " * 30 + "at step 3"  # longer than a line
+    shown = tell(terminal=False, result={"status": "failed", "reason": reason})
+    assert shown == f"[1/2] rope, seed 3: failed: {reason}\n"
 
 
 def test_a_terminal_shows_what_runs_and_how_far_it_is(tell):

@@ -55,17 +55,17 @@ def test_a_table_of_failures_only():
 def test_notes_tell_what_a_reader_must_know():
     lines = notes(SUMMARY, 2)
     assert lines[0].startswith("Trained at 8. ")
-    assert "2 runs side by side on one thread each" in lines[1]
+    assert "2 runs side by side; a second of one processor." in lines[1]
     assert lines[2].startswith("! ")
     assert lines[3] == "failed: t5, seed 0: the training loss became nan at step 3"
     assert len(lines) == 4
-    assert "one run at a time on one thread" in notes(SUMMARY, 1)[1]
+    assert "one run at a time; a second" in notes(SUMMARY, 1)[1]
 
 
 @pytest.mark.parametrize("device", ["cuda", "mps"])
-def test_threads_are_told_where_they_matter(device):
+def test_the_clock_is_told_where_it_matters(device):
     settings = {**SUMMARY["settings"], "device": device}
-    assert "thread" not in notes({**SUMMARY, "settings": settings}, 2)[1]
+    assert "processor" not in notes({**SUMMARY, "settings": settings}, 2)[1]
 
 
 def test_no_note_on_what_does_not_occur():

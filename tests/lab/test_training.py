@@ -1,13 +1,15 @@
 import math
+import time
 
 import pytest
 import torch
 from torch import nn
 
 from whereness.encoding import PositionalEncoding
+from whereness.lab import training
 from whereness.lab.model import build, positional, stream
 from whereness.lab.settings import Recipe
-from whereness.lab.training import DivergedError, draw, learning_rate, median, train
+from whereness.lab.training import DivergedError, draw, learning_rate, train
 from whereness.transformer import Transformer
 
 TEXT = torch.randint(256, (500,), generator=torch.Generator().manual_seed(0))
@@ -99,8 +101,20 @@ def test_a_loss_that_is_not_finite_ends_training(make_run):
         trained(make_run(learning_rate=1e30))
 
 
-def test_the_median_does_not_mind_a_step_that_waited():
-    assert median([3.0, 1.0, 1000.0, 2.0, 1.5]) == 2.0
+@pytest.mark.parametrize(("steps", "ticks", "wanted"), [(6, [1, 101, 103.5], 32), (1, [1, 5], 4)])
+def test_speed_leaves_out_the_first_step(make_run, monkeypatch, steps, ticks, wanted):
+    clock = iter(ticks)  # before steps 1 and 2, and at the end; a step has 16 bytes
+    monkeypatch.setattr(training, "clock_of", lambda device: lambda: next(clock))
+    _, told = trained(make_run(steps=steps))
+    assert told.tokens_per_second == pytest.approx(wanted)
+
+
+def test_waiting_counts_where_the_device_works_alone():
+    times = {device: training.clock_of(device) for device in ("cpu", "cuda:1")}
+    before = {device: clock() for device, clock in times.items()}
+    time.sleep(0.2)
+    assert times["cpu"]() - before["cpu"] < 0.1
+    assert times["cuda:1"]() - before["cuda:1"] >= 0.2
 
 
 def test_training_is_adamw_written_out(make_run):

@@ -638,7 +638,7 @@ def test_queries_and_keys_of_different_number_need_positions():
 @pytest.mark.parametrize(
     ("x", "positions", "message"),
     [
-        (torch.ones(1, 1, 2, 4).long(), torch.arange(2), "floating-point.*int64"),
+        (torch.ones(1, 1, 2, 4).long(), torch.arange(2), "x must hold.*int64"),
         (torch.ones(1, 1, 2, 4, dtype=torch.complex64), torch.arange(2), "complex64"),
         (torch.ones(1, 1, 2, 4), torch.arange(2).half(), "float16"),
         (torch.ones(1, 1, 2, 4), torch.arange(2).bfloat16(), "bfloat16"),

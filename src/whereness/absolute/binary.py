@@ -17,6 +17,9 @@ from whereness.absolute.base import AbsoluteEncoding, Join
 from whereness.checks import require, require_bool, require_int
 from whereness.encoding import Site
 
+LARGEST_BITS = 53
+"""Positions end at 2^53."""
+
 
 class Binary(AbsoluteEncoding):
     """The bits of an integer position.
@@ -49,8 +52,8 @@ class Binary(AbsoluteEncoding):
         num_bits = min(dim, 16) if num_bits is None else num_bits
         require_int("num_bits", num_bits, 1)
         require_bool("gray", gray)
-        if num_bits > 62:
-            raise ValueError(f"num_bits must be at most 62, got {num_bits}.")
+        if num_bits > LARGEST_BITS:
+            raise ValueError(f"num_bits must be at most {LARGEST_BITS}, got {num_bits}.")
         if dim < num_bits:
             raise ValueError(f"dim must hold every bit: needed at least {num_bits}, got {dim}.")
         self.num_bits, self.gray = num_bits, gray

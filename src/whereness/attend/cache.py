@@ -38,6 +38,7 @@ class KVCache:
         self.next_position: Tensor | None = None
         """(B or 1,) position of the next token: the largest seen, on any axis, plus one."""
         self.regular = True
+        self.next_slot = 0
         self.slots: Tensor | None = None
         """(T,) the slot in which each held token was fed; None while none is forgotten between."""
         self.state = 0
@@ -137,6 +138,7 @@ class KVCache:
             self.key_mask = _join(old, real) if past else real
         self.positions, self.segments = where.keys, where.key_segments
         self.lengths, self.slots, self.regular = where.lengths, where.slots, where.regular
+        self.next_slot += new
         self.next_position = _next(
             where.positions, where.num_axes, self.next_position, where.new_pads()
         )
@@ -173,6 +175,7 @@ class KVCache:
             axes = 1 if self.positions.dim() == 2 else self.positions.shape[-1]
             pads = None if self.key_mask is None else ~self.key_mask
             self.next_position = _next(self.positions, axes, None, pads)
+            self.next_slot = length if self.slots is None else int(self.slots[-1]) + 1
         self._changed(2, length)
 
     def evict(self, slots: Tensor) -> None:
@@ -193,6 +196,7 @@ class KVCache:
         index = keep.nonzero()[:, 0]
         if self.slots is None:
             self.slots = torch.arange(len(self), device=slots.device)
+            self.next_slot = len(self)
         self._select(lambda t, axis: t.index_select(axis, index))
         self.regular = False
         self._changed(3, *slots.tolist())
@@ -219,8 +223,8 @@ class KVCache:
     def _slots_with(self, where: Where) -> Tensor | None:
         if self.slots is None:
             return None
-        new = torch.arange(1, where.num_queries + 1, device=self.slots.device)
-        return torch.cat([self.slots, self.slots[-1:] + new])
+        new = torch.arange(where.num_queries, device=self.slots.device)
+        return torch.cat([self.slots, self.next_slot + new])
 
     def _select(self, choose: Callable[[Tensor, int], Tensor]) -> None:
         self.k, self.v = choose(self.k, 2), choose(self.v, 2)

@@ -12,7 +12,8 @@
             loss                by length: mean and se, nats a byte, over whole windows
             loss_last_quarter   the same over the last quarter of each window
             untrained_beyond    only if entries that are read beyond this length were not trained
-        cost                train_tokens_per_second, parameters (of the encoding)
+        cost                train_tokens_per_second (on the cpu: of one processor's time, with as
+                            many runs beside it as there were), parameters (of the encoding)
         failed              only if runs failed: their seed and reason
 
 `mean` is over windows and seeds. `se` is the standard error over windows, each window's loss being

@@ -60,7 +60,7 @@ def notes(summary: dict[str, Any], jobs: int) -> list[str]:
     beside = f"{jobs} runs side by side" if jobs > 1 else "one run at a time"
     lines = [
         f"Trained at {trained}. Loss in nats a byte, at each length, and above the best ({MARK}).",
-        f"tokens/s: in training, {beside}{' on one thread each' * on_cpu}.",
+        f"tokens/s: in training, {beside}{'; a second of one processor' * on_cpu}.",
     ]
     if any("untrained_beyond" in e.get("language_model", {}) for e in entries.values()):
         lines.append(f"{UNTRAINED} reads parameters that training at this length never reached.")

@@ -27,7 +27,7 @@ BASES = tuple(
     for p in ((0, 1, 2, 3, 5, 17, 40, 130, 600), (0, 1, 2, 3, 5), (0, 1, 2), (0, 1), (0,))
 )
 """Positions to start from, far ones first; the first that the encoding takes are used."""
-FAR = (2**24, 2**62)
+FAR = (2**24, 2**53)
 """An encoding that takes these takes any position."""
 SAME = 1e-8
 """Relative difference up to which two float64 results count as the same."""
