@@ -21,6 +21,9 @@ from whereness.lab.settings import Run
 EVERY = 0.2
 """Seconds between two messages of a run."""
 
+PATIENCE = 5.0
+"""Seconds that a worker whose pipe has closed may take to end."""
+
 
 @runtime_checkable
 class Observer(Protocol):
@@ -95,6 +98,7 @@ class Worker:
             message = self.connection.recv()
         except (EOFError, ConnectionResetError):
             self.alive = False
+            self.process.join(PATIENCE)  # its own status, not that of being killed
             self.end()
             message = failed(run, f"its process ended, status {self.process.exitcode}")
         if isinstance(message, tuple):

@@ -133,6 +133,7 @@ def prepare(folder: Path, comparison: Comparison, num_bytes: int) -> None:
 def write(folder: Path, summary: dict[str, Any]) -> Path:
     """Write `summary` into `folder`: the whole file, or nothing. Gives its path."""
     text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)  # whoever cleared it meanwhile keeps the results
     handle, name = tempfile.mkstemp(dir=folder, prefix=f".{FILE}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
