@@ -301,13 +301,13 @@ def test_positions_prepared_by_another_encoding():
 
 @pytest.mark.untyped
 def test_dropout_is_a_probability_below_one():
-    for bad in (1.0, 1, -0.1, 1.5, float("nan"), "0.1", None, torch.tensor(0.1)):
+    for bad in (1.0, 1, -0.1, 1.5, float("nan"), "0.1", None, False, torch.tensor(0.1)):
         refused(ValueError, r"dropout must be in \[0, 1\), got", dropout=bad)
 
 
 @pytest.mark.untyped
 def test_scale_is_a_number():
-    for bad in ("1", torch.tensor(0.5), [1.0]):
+    for bad in ("1", torch.tensor(0.5), [1.0], True):
         refused(TypeError, f"scale must be a number or None, got {type(bad).__name__}", scale=bad)
 
 

@@ -214,8 +214,21 @@ def test_packed_pairs_equal_separate_ones_or_are_refused():
         packed = one(x, context, where=wn.Where(segments=segments, k_segments=k_segments))
     except ValueError:
         return
-    near(packed[:, :2], one(x[:, :2], context[:, :4]).detach())
-    near(packed[:, 2:], one(x[:, 2:], context[:, 4:]).detach())
+    first, second = one(x[:, :2], context[:, :4]), one(x[:, 2:], context[:, 4:])
+    near(packed, torch.cat([first, second], 1).detach())
+    # with pads in the context: as if they were not there
+    mask = torch.tensor([1, 0, 1, 1, 0, 1, 1])
+    where = wn.Where(segments=segments, k_segments=k_segments, key_mask=mask)
+    first, second = one(x[:, :2], context[:, [0, 2, 3]]), one(x[:, 2:], context[:, 5:])
+    near(one(x, context, where=where), torch.cat([first, second], 1).detach())
+
+
+def test_streams_of_one_length_may_share_their_documents():
+    one, x, context = layer([wn.RoPE(8), Wave(4)], causal=False), stream(5), stream(5, seed=2)
+    segments = torch.tensor([0, 0, 1, 1, 1])
+    packed = one(x, context, where=wn.Where(segments=segments))
+    parts = [one(x[:, a:b], context[:, a:b]) for a, b in ((0, 2), (2, 5))]
+    near(packed, torch.cat(parts, 1).detach())
 
 
 class InOrder(wn.PositionalEncoding):
