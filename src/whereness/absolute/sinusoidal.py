@@ -21,6 +21,7 @@ from torch import Tensor
 from whereness.absolute.base import AbsoluteEncoding, Join
 from whereness.checks import constants, require_choice, require_number
 from whereness.encoding import Site
+from whereness.frequencies import geometric
 
 Order = Literal["interleaved", "sin_cos", "cos_sin"]
 
@@ -59,7 +60,7 @@ class Sinusoidal(AbsoluteEncoding):
         self.base, self.order, self.exponent = float(base), order, exponent
         divisor = dim if exponent == "dim" else dim - 2
         # Python floats, not a buffer: no cast, meta device or checkpoint can change them.
-        self._frequencies = tuple(self.base ** (-2 * k / divisor) for k in range(dim // 2))
+        self._frequencies = geometric(self.base, divisor, dim // 2)
 
     @property
     def frequencies(self) -> Tensor:

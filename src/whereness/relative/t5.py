@@ -16,7 +16,7 @@ Units: offsets in tokens, the table in logits.
 import math
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int, Integer, Shaped
 from torch import Tensor, nn
 
 from whereness.checks import LARGEST_POSITION, require_bool, require_device, require_int
@@ -73,7 +73,7 @@ class T5(OffsetBias):
     def logit_scale(self, head_dim: int) -> float:
         return 1.0 if self.scaled else math.sqrt(head_dim)
 
-    def buckets(self, offset: Int[Tensor, "*O"]) -> Int[Tensor, "*O"]:
+    def buckets(self, offset: Integer[Tensor, "*O"]) -> Int[Tensor, "*O"]:
         """Bucket number of each offset (key minus query), int64.
 
         Raises:

@@ -25,8 +25,9 @@ from torch import Tensor
 
 from whereness.checks import constants, require_choice, require_int, require_number
 from whereness.encoding import At
+from whereness.frequencies import geometric
 from whereness.rotary.pairing import Pairing
-from whereness.rotary.rope import Layout, Rotary, Turn, spectrum
+from whereness.rotary.rope import Layout, Rotary, Turn
 from whereness.where import Where
 
 
@@ -60,7 +61,7 @@ class AxialRoPE(Rotary):
         require_choice("layout", layout, ("blocks", "heads"))
         self.num_axes, self.base, self.layout = num_axes, float(base), layout
         self.axis_dims = self._checked_dims(axis_dims)
-        self._frequencies = tuple(spectrum(self.base, d) for d in self.axis_dims)
+        self._frequencies = tuple(geometric(self.base, d, d // 2) for d in self.axis_dims)
 
     def _checked_dims(self, axis_dims: Sequence[int] | None) -> tuple[int, ...]:
         if axis_dims is None:

@@ -29,6 +29,7 @@ from whereness.checks import (
     require_number,
 )
 from whereness.encoding import At, Features, PositionalEncoding
+from whereness.frequencies import geometric
 from whereness.rotary.pairing import PAIRINGS, Pairing, turn
 from whereness.where import Where, filled
 
@@ -238,14 +239,6 @@ class Rotary(PositionalEncoding):
         return turn(part.to(wide), cos, -sin if inverse else sin, self.pairing).to(part.dtype)
 
 
-def spectrum(base: float, dim: int) -> tuple[float, ...]:
-    """base^(-2k / dim) for k = 0 .. dim/2 - 1, radians per token, as exact as Python floats are.
-
-    A tuple, not a tensor: no cast, meta device or checkpoint can change it.
-    """
-    return tuple(base ** (-2 * k / dim) for k in range(dim // 2))
-
-
 class RoPE(Rotary):
     """Rotary position embedding of one axis.
 
@@ -275,7 +268,7 @@ class RoPE(Rotary):
         super().__init__(head_dim, pairing, rotary_dim, rotary_side)
         require_number("base", base, 0.0)
         self.base = float(base)
-        self._frequencies = spectrum(self.base, self.rotary_dim)
+        self._frequencies = geometric(self.base, self.rotary_dim, self.rotary_dim // 2)
 
     @property
     def frequencies(self) -> Tensor:
