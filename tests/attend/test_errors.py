@@ -276,25 +276,6 @@ def test_positions_on_another_device():
     refused(ValueError, "Positions must be on cpu, got meta", where=torch.arange(6, device="meta"))
 
 
-FAR = torch.ones(6, dtype=torch.int64, device="meta")
-ELSEWHERE = {
-    "mask": lambda ids: {"mask": torch.ones(6, 6, dtype=torch.bool, device="meta")},
-    "key_mask": lambda ids: {"key_mask": FAR, "where": ids},
-    "key_mask alone": lambda ids: {"key_mask": FAR},
-    "key_mask of Where": lambda ids: {"where": wn.Where(ids, key_mask=FAR)},
-    "k_positions": lambda ids: {"where": wn.Where(ids, FAR)},
-    "segments": lambda ids: {"where": wn.Where(ids, segments=FAR)},
-    "k_segments": lambda ids: {"where": wn.Where(ids, ids, segments=ids, k_segments=FAR)},
-    "lengths": lambda ids: {"where": wn.Where(ids, lengths=FAR[:1])},
-}
-
-
-@pytest.mark.parametrize("name", ELSEWHERE)
-def test_what_lies_on_another_device_is_named(name):
-    options = ELSEWHERE[name](torch.arange(6))
-    refused(ValueError, f"^{name.split()[0]} .*cpu.* meta", **options)
-
-
 @pytest.mark.untyped
 def test_positions_of_a_wrong_kind():
     for bad in ([0, 1, 2, 3, 4, 5], 6, "all", range(6)):
