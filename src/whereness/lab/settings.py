@@ -30,25 +30,19 @@ SHORTEST = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """Model, training and evaluation: what all runs of a comparison share.
+class Training:
+    """Model and training: what every task needs.
 
     Args:
-        train_length: bytes in a training sequence.
-        lengths: bytes in a window of evaluation; kept sorted, each once. None given: 1, 2, 4 and
-            8 times the training length.
         batch: sequences a training step.
         learning_rate: its peak, after the first `warm_up` part of the steps; then a cosine to 0.
         weight_decay: of all parameters but those of the encoding.
         clip: longest gradient.
 
     Raises:
-        ValueError: a size below its minimum, heads that do not divide the width, or a length below
-            the training length.
+        ValueError: a size below its minimum, or heads that do not divide the width.
     """
 
-    train_length: int = 64
-    lengths: tuple[int, ...] = ()
     steps: int = 500
     batch: int = 16
     width: int = 64
@@ -62,13 +56,33 @@ class Recipe:
     clip: float = 1.0
 
     def __post_init__(self) -> None:
-        at_least("train-length", self.train_length, SHORTEST)
         for name in ("steps", "batch", "width", "depth", "heads"):
             at_least(name, getattr(self, name), 1)
         if self.width % self.heads:
             raise ValueError(
                 f"--width must be a multiple of --heads, got {self.width} and {self.heads}."
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Training):
+    """The language model: trained at one length, evaluated at longer ones.
+
+    Args:
+        train_length: bytes in a training sequence.
+        lengths: bytes in a window of evaluation; kept sorted, each once. None given: 1, 2, 4 and
+            8 times the training length.
+
+    Raises:
+        ValueError: as `Training`, or a length below the training length.
+    """
+
+    train_length: int = 64
+    lengths: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        at_least("train-length", self.train_length, SHORTEST)
+        super().__post_init__()
         lengths = self.lengths or tuple(n * self.train_length for n in (1, 2, 4, 8))
         if min(lengths) < self.train_length:
             raise ValueError(
@@ -84,23 +98,52 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OrderRecipe(Training):
+    """The order task: who acts on whom, in sentences where only word order tells.
+
+    Args:
+        steps, batch: each training step has `batch` sentences and their mirrors.
+        pairs: test sentences, each with its mirror.
+    """
+
+    steps: int = 200
+    batch: int = 32
+    pairs: int = 500
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("pairs", self.pairs, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
-    """One model: an encoding and a seed. Everything that its result depends on."""
+    """One model: an encoding and a seed. Everything that its result depends on.
+
+    Args:
+        recipe: tells the task, too.
+        text: what a language model learns; the order task makes its own sentences.
+    """
 
     encoding: str
     seed: int
-    text: Text
-    recipe: Recipe
+    recipe: Recipe | OrderRecipe
+    text: Text | None = None
+
+    @property
+    def task(self) -> str:
+        """As results and summaries call it."""
+        return "order_task" if isinstance(self.recipe, OrderRecipe) else "language_model"
 
     @property
     def name(self) -> str:
         """What to call it."""
-        return f"{self.encoding}, seed {self.seed}"
+        short = "order" if self.task == "order_task" else "text"
+        return f"{self.encoding}, {short}, seed {self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Some encodings and seeds on one text, by one recipe.
+    """Some encodings and seeds on one text, by one recipe a task.
 
     Raises:
         ValueError: an unknown encoding, or no seed.
@@ -108,8 +151,9 @@ class Comparison:
 
     text: Text
     recipe: Recipe
+    order: OrderRecipe = OrderRecipe()
     encodings: tuple[str, ...] = DEFAULT_ENCODINGS
-    seeds: int = 1
+    seeds: int = 2
 
     def __post_init__(self) -> None:
         at_least("seeds", self.seeds, 1)
@@ -121,9 +165,13 @@ class Comparison:
     def runs(self) -> tuple[Run, ...]:
         """All runs; every encoding once before any gets its next seed."""
         return tuple(
-            Run(encoding=name, seed=seed, text=self.text, recipe=self.recipe)
+            run
             for seed in range(self.seeds)
             for name in self.encodings
+            for run in (
+                Run(encoding=name, seed=seed, text=self.text, recipe=self.recipe),
+                Run(encoding=name, seed=seed, recipe=self.order),
+            )
         )
 
 
