@@ -17,6 +17,7 @@ class Sizes:
     dim: int
     num_heads: int
     length: int
+    causal: bool
 
     @property
     def head_dim(self) -> int:
@@ -58,7 +59,9 @@ ENTRIES: dict[str, Entry] = {
     "shaw": Entry(
         "relative.shaw:Shaw", lambda s: {"head_dim": s.head_dim, "max_distance": min(16, s.far)}
     ),
-    "t5": Entry("relative.t5:T5", lambda s: {"num_heads": s.num_heads}),
+    "t5": Entry(
+        "relative.t5:T5", lambda s: {"num_heads": s.num_heads, "bidirectional": not s.causal}
+    ),
     "alibi": Entry("relative.alibi:ALiBi", lambda s: {"num_heads": s.num_heads}),
     "rope": Entry("rotary.rope:RoPE", lambda s: {"head_dim": s.head_dim}),
     "axial_rope": Entry("rotary.axial:AxialRoPE", lambda s: {"head_dim": s.head_dim}),
@@ -71,19 +74,26 @@ def encodings() -> tuple[str, ...]:
 
 
 def create(
-    name: str, *, dim: int, num_heads: int, length: int = 2048, **options: Any
+    name: str,
+    *,
+    dim: int,
+    num_heads: int,
+    length: int = 2048,
+    causal: bool = True,
+    **options: Any,
 ) -> "PositionalEncoding":
     """The encoding `name` for a model of width `dim` with `num_heads` heads.
 
     Args:
         length: tokens of the longest text, for encodings that have a table.
+        causal: a decoder's; False: an encoder's, for encodings that differ there (T5).
         options: replace or add to what follows from the sizes, by the constructor's names.
 
     Raises:
         ValueError: an unknown name, or sizes that do not fit one another.
         TypeError: an option that the encoding does not have.
     """
-    from whereness.checks import require_int  # here, not above: it brings torch
+    from whereness.checks import require_bool, require_int  # here, not above: it brings torch
 
     if not isinstance(name, str):
         raise TypeError(f"The name of an encoding must be a string, got {name!r}.")
@@ -91,12 +101,13 @@ def create(
         raise ValueError(unknown(name))
     for what, value in (("dim", dim), ("num_heads", num_heads), ("length", length)):
         require_int(what, value, 1)
+    require_bool("causal", causal)
     if dim % num_heads:
         raise ValueError(f"dim must be a multiple of num_heads, got {dim} and {num_heads}.")
     entry = ENTRIES[name]
     module, _, attribute = entry.path.partition(":")
     encoding = getattr(importlib.import_module(f"whereness.{module}"), attribute)
-    return encoding(**{**entry.options(Sizes(dim, num_heads, length)), **options})
+    return encoding(**{**entry.options(Sizes(dim, num_heads, length, causal)), **options})
 
 
 def unknown(name: str) -> str:

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import tyro
 
-from whereness.lab.settings import DEFAULT_ENCODINGS, Comparison, Recipe
+from whereness.lab.settings import DEFAULT_ENCODINGS, Comparison, OrderRecipe, Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Train a small model with each encoding on one text and compare them at longer lengths."""
+    """Train small models with each encoding, on one text and on word order, and compare them."""
 
     text: Annotated[
         tuple[Path, ...] | None,
@@ -39,11 +39,13 @@ class Options:
     ] = None
     """Lengths to evaluate at, in bytes."""
     steps: int = Recipe.steps
-    """Training steps of each model."""
+    """Training steps of each language model."""
     batch: int = Recipe.batch
-    """Sequences in a training step."""
+    """Sequences in one of its training steps."""
+    order_steps: int = OrderRecipe.steps
+    """Training steps of each model that learns who acts on whom."""
     seeds: int = Comparison.seeds
-    """Models to train with each encoding."""
+    """Models of each kind to train with each encoding."""
     width: int = Recipe.width
     """Model width, in channels."""
     depth: int = Recipe.depth
@@ -63,7 +65,9 @@ class Options:
         Path | None,
         tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: a folder in runs/)"),
     ] = None
-    """Folder for the results."""
+    """Folder for the results. Given again with the same settings, the work goes on there."""
+    open: bool = False
+    """Open the report in a browser."""
 
 
 def run(options: Options) -> int:

@@ -1,6 +1,12 @@
 """Which errors are the user's to mend, and how they are told."""
 
-EXTRAS = {"matplotlib": "lab", "rich": "lab", "safetensors": "lab", "tyro": "lab"}
+EXTRAS = {
+    "filelock": "lab",
+    "matplotlib": "lab",
+    "rich": "lab",
+    "safetensors": "lab",
+    "tyro": "lab",
+}
 """The packages that only an extra installs, and that extra."""
 
 

@@ -1,22 +1,39 @@
-"""The main job: from the options of the command to a table and `summary.json`."""
+"""The main job: from the options of the command to a table, a recommendation and a report."""
 
 import os
+import platform
+import shlex
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from whereness import __version__
 from whereness.lab import text
-from whereness.lab.settings import DEFAULT_ENCODINGS, Comparison, Recipe, at_least, digest
+from whereness.lab.settings import (
+    DEFAULT_ENCODINGS,
+    Comparison,
+    OrderRecipe,
+    Recipe,
+    Run,
+    at_least,
+    digest,
+    plain,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from whereness.cli.compare import Options
+    from whereness.encoding import PositionalEncoding
+    from whereness.lab.store import Result, Store
 
 FAILED = 2
 
 
 def run(options: "Options") -> int:
-    """Compare, print the table and the path of the summary; the exit status.
+    """Compare, write the summary and the report, print the table; the exit status.
 
     That is 0 if any run was completed: those that failed are listed below the table.
 
@@ -28,20 +45,24 @@ def run(options: "Options") -> int:
     folder = options.out or Path("runs") / f"compare-{digest(comparison)}"
 
     # After the checks that need nothing heavy: rich and torch.
-    from whereness.lab import engine, summary
+    from whereness.lab import engine, report, summary
     from whereness.lab.progress import Output, progress
+    from whereness.lab.store import Store
 
     check_device(comparison.recipe.device)
     check_encodings(comparison)
-    summary.prepare(folder, comparison, num_bytes)
-
     console = Output()
     runs = comparison.runs()
-    with progress(console, len(runs)) as observer:
-        results = engine.execute(runs, jobs, observer)
-    found = summary.summarise(comparison, num_bytes, results)
-    path = summary.write(folder, found)
-    show(console, found, jobs, path)
+    with Store(folder, what_is_shared(comparison), runs) as store:
+        with progress(console, runs, done_before(store, runs)) as observer:
+            engine.execute(store, jobs, observer)
+        results = store.results()
+        found = summary.summarise(comparison, num_bytes, results, made_with(options, jobs))
+        path = summary.write(folder, found)
+        page = report.write(folder, found, trained(store, runs, results))
+    show(console, found, [path, page])
+    if options.open:
+        webbrowser.open(page.resolve().as_uri())
     return 0 if any(r["status"] == "done" for r in results) else FAILED
 
 
@@ -50,20 +71,19 @@ def comparison_of(options: "Options") -> tuple[Comparison, int]:
     for name in ("text", "encodings", "lengths"):
         if getattr(options, name) == ():
             raise ValueError(f"--{name} needs at least one value, got none.")
+    model = {name: getattr(options, name) for name in ("width", "depth", "heads", "device")}
     recipe = Recipe(
         train_length=options.train_length,
         lengths=options.lengths or (),
         steps=options.steps,
         batch=options.batch,
-        width=options.width,
-        depth=options.depth,
-        heads=options.heads,
-        device=options.device,
+        **model,
     )
     found, data = text.find(options.text or ())
     comparison = Comparison(
         text=found,
         recipe=recipe,
+        order=OrderRecipe(steps=options.order_steps, **model),
         encodings=options.encodings or DEFAULT_ENCODINGS,
         seeds=options.seeds,
     )
@@ -77,7 +97,7 @@ def jobs_of(options: "Options", comparison: Comparison) -> int:
     if jobs is None:
         jobs = usable_processors() if comparison.recipe.device == "cpu" else 1
     at_least("jobs", jobs, 1)
-    return min(jobs, comparison.seeds * len(comparison.encodings))
+    return min(jobs, len(comparison.runs()))
 
 
 def usable_processors() -> int:
@@ -104,17 +124,98 @@ def check_encodings(comparison: Comparison) -> None:
 
     for name in comparison.encodings:
         try:
-            make_encoding(name, comparison.recipe)
+            for recipe in (comparison.recipe, comparison.order):
+                make_encoding(name, recipe)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
 
 
-def show(console: "Console", found: dict[str, Any], jobs: int, path: Path) -> None:
-    """Print the table, what must be known to read it, and where the summary lies."""
+def what_is_shared(comparison: Comparison) -> dict[str, Any]:
+    """What must be the same of all runs in a folder, plain values by name."""
+    import torch
+
+    order = {f"order_task {name}": value for name, value in plain(comparison.order).items()}
+    return {
+        "text": comparison.text.sha256,
+        "encodings": list(comparison.encodings),
+        "seeds": comparison.seeds,
+        **plain(comparison.recipe),
+        **order,
+        "whereness": __version__,
+        "torch": str(torch.__version__),
+    }
+
+
+def made_with(options: "Options", jobs: int) -> dict[str, Any]:
+    """The versions, the machine, and the command that repeats it all."""
+    import torch
+
+    return {
+        "whereness": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "platform": platform.platform(),
+        "processors": usable_processors(),
+        "jobs": jobs,
+        "command": command(options),
+    }
+
+
+def command(options: "Options") -> str:
+    """The command line of these options; those at their defaults are left out."""
+    words = ["whereness", "compare"]
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value == field.default or field.name in ("out", "jobs", "open"):
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        words += [f"--{field.name.replace('_', '-')}", *map(str, values)]
+    return shlex.join(words)
+
+
+def done_before(store: "Store", runs: Sequence[Run]) -> set[Run]:
+    """The runs that an earlier command has finished."""
+    finished = {result["run"] for result in store.results()}
+    return {run for run in runs if digest(run) in finished}
+
+
+def trained(
+    store: "Store", runs: Sequence[Run], results: Sequence["Result"]
+) -> dict[str, "PositionalEncoding"]:
+    """By name, the encoding of the first layer after training with the first completed seed."""
+    from whereness.lab.model import unpacked
+
+    completed = {r["run"] for r in results if r["status"] == "done"}
+    found: dict[str, PositionalEncoding] = {}
+    for run in runs:
+        if run.task == "language_model" and digest(run) in completed:
+            weights = store.weights(run)
+            if weights is not None and run.encoding not in found:
+                found[run.encoding] = unpacked(run, weights)
+    return found
+
+
+def show(console: "Console", found: dict[str, Any], paths: Sequence[Path]) -> None:
+    """Print the table, the recommendation, and where the files lie."""
     from whereness.lab.table import notes, table
 
     console.print()
     console.print(table(found))
     console.print()
-    for line in (*notes(found, jobs), f"Summary: {path}"):
+    advice = found["recommendation"]
+    lines = [
+        *notes(found),
+        "",
+        advice["headline"],
+        *(f"- {sentence}" for sentence in advice["because"]),
+        "",
+        "What would change this:",
+        *(f"- {sentence}" for sentence in advice["would_change"]),
+        "",
+        "Not tested:",
+        *(f"- {sentence}" for sentence in advice["not_tested"]),
+        "",
+        *(f"{path.stem.capitalize()}: {path}" for path in paths),
+    ]
+    for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

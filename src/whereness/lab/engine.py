@@ -1,28 +1,47 @@
 """A pool of processes that do runs side by side, each with one torch thread.
 
-The pool hands out one run at a time and hears of it over a pipe; it stores nothing, so another
-engine with the same `execute` can take its place. A worker that dies costs its run and no other.
-An interrupt ends the workers at once. If the pool itself is killed, its workers notice at their
-next message and end.
+The pool takes one run after another from a store and brings the results back to it; workers hear
+of runs and tell of them over a pipe and touch no more than the checkpoints. So another engine with
+the same `execute`, on several machines, can take its place. A worker that dies costs its run and no
+other. An interrupt ends the workers at once. If the pool itself is killed, its workers notice at
+their next message and end.
 """
 
 import contextlib
 import multiprocessing
 import signal
 import time
-from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from whereness.lab.checkpoint import Checkpoint
 from whereness.lab.run import failed, run_one
 from whereness.lab.settings import Run
 
 EVERY = 0.2
-"""Seconds between two messages of a run."""
+"""Seconds between two messages of a run, and between two looks for work of other commands."""
 
 PATIENCE = 5.0
 """Seconds that a worker whose pipe has closed may take to end."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where runs come from and results go: `whereness.lab.store.Store` does this."""
+
+    def claim(self) -> Run | None:
+        """A run to do; None if there is none now."""
+
+    def finish(self, run: Run, result: dict[str, Any]) -> None:
+        """Keep the result of a run that was claimed."""
+
+    def unfinished(self) -> int:
+        """Runs without a result, whoever does them."""
+
+    def checkpoint(self, run: Run) -> Path | None:
+        """Where the checkpoint of a run lies."""
 
 
 @runtime_checkable
@@ -39,29 +58,39 @@ class Observer(Protocol):
         """`run` has this result."""
 
 
-def execute(runs: Sequence[Run], jobs: int, observer: Observer) -> list[dict[str, Any]]:
-    """Do all runs, at most `jobs` at a time; the results, in the order of `runs`."""
-    waiting = deque(enumerate(runs))
-    results: dict[int, dict[str, Any]] = {}
+def execute(source: Source, jobs: int, observer: Observer) -> None:
+    """Do all runs of `source` that have no result, at most `jobs` at a time.
+
+    Where other commands have claimed the last ones, wait for them.
+
+    Raises:
+        OSError: a result cannot be kept.
+    """
     workers: list[Worker] = []
     try:
-        while len(results) < len(runs):
+        while True:
             workers = [w for w in workers if w.alive]
-            while waiting and sum(w.busy for w in workers) < jobs:
+            while sum(w.busy for w in workers) < jobs:
+                run = source.claim()
+                if run is None:
+                    break
                 worker = next((w for w in workers if not w.busy), None)
                 if worker is None:
                     worker = Worker()
                     workers.append(worker)
-                worker.give(*waiting.popleft(), observer)
-            ready = wait([w.connection for w in workers if w.busy])
-            for worker in [w for w in workers if w.connection in ready]:
-                done = worker.listen(observer)
-                if done is not None:
-                    results.update([done])
+                worker.give(run, source.checkpoint(run), observer)
+            busy = [w for w in workers if w.busy]
+            if not busy:
+                if not source.unfinished():
+                    return
+                time.sleep(EVERY)
+                continue
+            ready = wait([w.connection for w in busy])
+            for worker in [w for w in busy if w.connection in ready]:
+                worker.listen(source, observer)
     finally:
         for worker in workers:
             worker.end()
-    return [results[i] for i in range(len(runs))]
 
 
 class Worker:
@@ -69,7 +98,7 @@ class Worker:
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self.task: tuple[int, Run] | None = None
+        self.run: Run | None = None
         self.alive = True
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs,), daemon=True)
@@ -80,20 +109,20 @@ class Worker:
     @property
     def busy(self) -> bool:
         """Has a run to do."""
-        return self.task is not None
+        return self.run is not None
 
-    def give(self, index: int, run: Run, observer: Observer) -> None:
+    def give(self, run: Run, checkpoint: Path | None, observer: Observer) -> None:
         """Let the worker do `run`."""
-        self.task = (index, run)
+        self.run = run
         observer.started(run)
         # A worker that is dead already is noticed by listen().
         with contextlib.suppress(BrokenPipeError):
-            self.connection.send(run)
+            self.connection.send((run, checkpoint))
 
-    def listen(self, observer: Observer) -> tuple[int, dict[str, Any]] | None:
-        """Hear one message; (index, result) of the run if it was its last."""
-        assert self.task is not None
-        index, run = self.task
+    def listen(self, source: Source, observer: Observer) -> None:
+        """Hear one message; keep the result of the run if it was its last."""
+        run = self.run
+        assert run is not None
         try:
             message = self.connection.recv()
         except (EOFError, ConnectionResetError):
@@ -103,10 +132,10 @@ class Worker:
             message = failed(run, f"its process ended, status {self.process.exitcode}")
         if isinstance(message, tuple):
             observer.advanced(run, *message)
-            return None
-        self.task = None
+            return
+        self.run = None
+        source.finish(run, message)
         observer.finished(run, message)
-        return index, message
 
     def end(self) -> None:
         """Stop the process, whatever it does."""
@@ -129,7 +158,7 @@ def interrupts_held() -> Generator[None, None, None]:
 
 
 def serve(connection: Connection) -> None:
-    """The life of a worker: runs come in, (done, loss) and then a result go out."""
+    """The life of a worker: (run, checkpoint) comes in, (done, loss) and then a result go out."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -137,9 +166,9 @@ def serve(connection: Connection) -> None:
     # The pool is gone when the pipe is.
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            run = connection.recv()
+            run, checkpoint = connection.recv()
             try:
-                result = run_one(run, Messenger(connection))
+                result = run_one(run, Messenger(connection), Checkpoint(checkpoint))
             except (ValueError, OSError, RuntimeError, MemoryError) as error:
                 result = failed(run, f"{type(error).__name__}: {error}")
             connection.send(result)

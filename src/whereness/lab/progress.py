@@ -1,6 +1,6 @@
 """How a comparison gets on: bars in a terminal, a line a finished run elsewhere."""
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,10 +27,16 @@ class Output(Console):
 
 
 class Lines:
-    """A line when a run ends, and nothing else."""
+    """A line when a run ends, and nothing else.
 
-    def __init__(self, console: Console, num_runs: int) -> None:
-        self.console, self.num_runs, self.num_done = console, num_runs, 0
+    Args:
+        finished: runs that were done before.
+    """
+
+    def __init__(self, console: Console, runs: Sequence[Run], finished: Collection[Run]) -> None:
+        self.console, self.num_runs, self.num_done = console, len(runs), len(finished)
+        if finished:
+            self.console.print(f"{self.num_done} of {self.num_runs} runs were done before.")
 
     def started(self, run: Run) -> None:
         pass
@@ -49,14 +55,18 @@ class Lines:
 
 
 class Bars(Lines):
-    """The lines, and below them a bar for all runs and one for each that is under way."""
+    """The lines, and below them a bar for all runs and one for each that is under way.
 
-    def __init__(self, bars: Progress, num_runs: int) -> None:
-        super().__init__(bars.console, num_runs)
+    The bar for all counts tokens, so the time left is right though runs are of different size.
+    """
+
+    def __init__(self, bars: Progress, runs: Sequence[Run], finished: Collection[Run]) -> None:
+        super().__init__(bars.console, runs, finished)
         self.bars = bars
-        self.everything = self.bars.add_task("all runs", total=num_runs, state="")
         self.tasks: dict[Run, TaskID] = {}
         self.done: dict[Run, float] = {}
+        work = sum(run.recipe.tokens for run in runs if run not in finished)
+        self.everything = self.bars.add_task("all runs", total=work, state=self._state())
 
     def started(self, run: Run) -> None:
         self.tasks[run] = self.bars.add_task(run.name, total=1.0, state="starting")
@@ -71,19 +81,20 @@ class Bars(Lines):
         self._total(run, 1.0)
 
     def _total(self, run: Run, done: float) -> None:
-        self.done[run] = done
-        self.bars.update(
-            self.everything,
-            completed=sum(self.done.values()),
-            state=f"{self.num_done} of {self.num_runs}",
-        )
+        self.done[run] = done * run.recipe.tokens
+        self.bars.update(self.everything, completed=sum(self.done.values()), state=self._state())
+
+    def _state(self) -> str:
+        return f"{self.num_done} of {self.num_runs}"
 
 
 @contextmanager
-def progress(console: Console, num_runs: int) -> Generator[Lines, None, None]:
+def progress(
+    console: Console, runs: Sequence[Run], finished: Collection[Run] = ()
+) -> Generator[Lines, None, None]:
     """What suits the place that `console` writes to, for as long as the runs take."""
     if not console.is_terminal:
-        yield Lines(console, num_runs)
+        yield Lines(console, runs, finished)
         return
     with Progress(
         TextColumn("{task.description}"),
@@ -94,12 +105,14 @@ def progress(console: Console, num_runs: int) -> Generator[Lines, None, None]:
         console=console,
         transient=True,
     ) as bars:
-        yield Bars(bars, num_runs)
+        yield Bars(bars, runs, finished)
 
 
 def outcome(result: dict[str, Any]) -> str:
     """A result in a few words."""
     if result["status"] == "failed":
         return f"failed: {result['reason']}"
+    if result["task"] == "order_task":
+        return f"accuracy {result['accuracy']:.3f}"
     means = {s: sum(losses) / len(losses) for s, losses in result["losses"].items()}
     return "loss " + ", ".join(f"{mean:.3f} at {s}" for s, mean in means.items())

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from whereness.lab.evaluation import windows
+from whereness.lab.language import loss_of, windows
 from whereness.lab.model import positional
 from whereness.lab.settings import Recipe
-from whereness.lab.training import loss_of, touched
+from whereness.lab.training import touched
 from whereness.transformer import Transformer
 
 

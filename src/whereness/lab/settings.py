@@ -5,7 +5,7 @@ Nothing here imports torch, so wrong settings are told at once.
 
 import hashlib
 import json
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from whereness.lab.text import Text
@@ -24,6 +24,9 @@ DEFAULT_ENCODINGS = (
     "alibi",
     "rope",
 )
+
+LENGTH = 11
+"""Words of a sentence of the order task, with the question."""
 
 SHORTEST = 4
 """The shortest window that has a last quarter."""
@@ -96,23 +99,34 @@ class Recipe(Training):
         """The longest evaluated length; tables are built for it."""
         return self.lengths[-1]
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of the whole training: how much work a run is."""
+        return self.steps * self.batch * self.train_length
+
 
 @dataclass(frozen=True, kw_only=True)
 class OrderRecipe(Training):
     """The order task: who acts on whom, in sentences where only word order tells.
 
     Args:
-        steps, batch: each training step has `batch` sentences and their mirrors.
+        batch: sentences of a training step, each with its mirror.
         pairs: test sentences, each with its mirror.
     """
 
-    steps: int = 200
+    steps: int = 300
     batch: int = 32
     pairs: int = 500
 
     def __post_init__(self) -> None:
+        at_least("order-steps", self.steps, 1)
         super().__post_init__()
         at_least("pairs", self.pairs, 1)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the whole training: how much work a run is."""
+        return self.steps * 2 * self.batch * LENGTH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +165,7 @@ class Comparison:
 
     text: Text
     recipe: Recipe
-    order: OrderRecipe = OrderRecipe()
+    order: OrderRecipe = field(default_factory=OrderRecipe)
     encodings: tuple[str, ...] = DEFAULT_ENCODINGS
     seeds: int = 2
 

@@ -2,9 +2,7 @@
 
     rate(i) = peak min(1, (i + 1) / w) (1 + cos(pi i / steps)) / 2,   w = max(1, warm_up steps)
 
-Every encoding of a seed gets the same batches: sequences that begin anywhere in the text.
-
-Axes: B sequences of a batch, S bytes of one.
+Every encoding of a seed gets the same batches.
 """
 
 import math
@@ -13,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from whereness.lab.model import positional, stream
-from whereness.lab.settings import Recipe
+from whereness.lab.checkpoint import Checkpoint
+from whereness.lab.model import positional
+from whereness.lab.settings import Training
 from whereness.transformer import Transformer
 
 
@@ -38,46 +36,121 @@ class Trained:
     reached: list[Bool[Tensor, "..."]]
 
 
+StepLoss = Callable[[torch.Generator], Float[Tensor, ""]]
+"""Draws a batch and gives its mean loss."""
+
+
+class Trainee:
+    """A model in training, with all that decides its next step.
+
+    Args:
+        stream: a seed for the batches.
+    """
+
+    def __init__(self, model: Transformer, recipe: Training, stream: int) -> None:
+        self.model, self.recipe = model, recipe
+        self.tables = positional(model)
+        self.optimizer = make_optimizer(model, recipe)
+        self.generator = torch.Generator().manual_seed(stream)
+        self.reached = [torch.zeros_like(t, dtype=torch.bool) for t in self.tables]
+        self.step = 0
+        self.seconds, self.timed_steps = 0.0, 0
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that the rest of the training depends on."""
+        kept = {f"model.{name}": t for name, t in self.model.state_dict().items()}
+        for i, values in self.optimizer.state_dict()["state"].items():
+            kept |= {f"optimizer.{i}.{name}": t for name, t in values.items()}
+        kept |= {f"reached.{i}": r for i, r in enumerate(self.reached)}
+        clock = [self.step, self.seconds, self.timed_steps]
+        return kept | {
+            "generator": self.generator.get_state(),
+            "clock": torch.tensor(clock, dtype=torch.float64),
+        }
+
+    def restore(self, kept: dict[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "reached": {}}
+        for key, tensor in kept.items():
+            part, _, name = key.partition(".")
+            if part in parts:
+                parts[part][name] = tensor
+        self.model.load_state_dict(parts["model"])
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in parts["optimizer"].items():
+            i, _, name = key.partition(".")
+            state.setdefault(int(i), {})[name] = tensor
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        device = self.recipe.device
+        self.reached = [parts["reached"][str(i)].to(device) for i in range(len(self.tables))]
+        self.generator.set_state(kept["generator"])
+        step, self.seconds, timed_steps = kept["clock"].tolist()
+        self.step, self.timed_steps = int(step), int(timed_steps)
+
+    def advance(self, step_loss: StepLoss) -> float:
+        """Train one step; its loss.
+
+        Raises:
+            DivergedError: the loss became NaN or infinite.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.step, self.recipe)
+        loss = step_loss(self.generator)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise DivergedError(f"the training loss became {value} at step {self.step + 1}")
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.reached = [
+            r | touched(t, t.grad) for r, t in zip(self.reached, self.tables, strict=True)
+        ]
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        self.optimizer.step()
+        self.step += 1
+        return value
+
+
 def train(
     model: Transformer,
-    text: Int[Tensor, " bytes"],
-    recipe: Recipe,
-    seed: int,
+    recipe: Training,
+    stream: int,
+    step_loss: StepLoss,
     notify: Callable[[int, float], None],
+    checkpoint: Checkpoint,
+    tokens_a_step: int,
 ) -> Trained:
-    """Train `model` in place; `notify` gets the number of steps done and the last loss.
+    """Train `model` in place, from its checkpoint if there is one.
+
+    Args:
+        notify: gets the number of steps done and the last loss.
 
     Raises:
         DivergedError: the loss became NaN or infinite.
+        OSError: a checkpoint cannot be written.
     """
     model.train()
-    optimizer = make_optimizer(model, recipe)
-    generator = torch.Generator().manual_seed(stream(seed, "batches"))
-    tables = positional(model)
-    reached = [torch.zeros_like(t, dtype=torch.bool) for t in tables]
-    clock, begin = clock_of(recipe.device), 0.0
-    for step in range(recipe.steps):
-        if step < 2:
-            begin = clock()  # the first step, which also loads code, counts only if it is alone
-        ids, targets = draw(text, recipe, generator)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, recipe)
-        loss = loss_of(model, ids, targets)
-        value = loss.item()
-        if not math.isfinite(value):
-            raise DivergedError(f"the training loss became {value} at step {step + 1}")
-        optimizer.zero_grad()
-        loss.backward()
-        reached = [r | touched(t, t.grad) for r, t in zip(reached, tables, strict=True)]
-        nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        optimizer.step()
-        notify(step + 1, value)
-    seconds = max(clock() - begin, 1e-6)
-    tokens = max(1, recipe.steps - 1) * recipe.batch * recipe.train_length
-    return Trained(tokens_per_second=tokens / seconds, reached=reached)
+    trainee = Trainee(model, recipe, stream)
+    kept = checkpoint.load()
+    if kept is not None:
+        trainee.restore(kept)
+    clock = clock_of(recipe.device)
+    first = trainee.step
+    while trainee.step < recipe.steps:
+        begin = clock()
+        loss = trainee.advance(step_loss)
+        # The first step, which also loads code, counts only if it is alone.
+        if trainee.step > first + 1 or recipe.steps == 1:
+            trainee.seconds += clock() - begin
+            trainee.timed_steps += 1
+        if checkpoint.due(trainee.step):
+            checkpoint.save(trainee.state())
+        notify(trainee.step, loss)
+    tokens = max(1, trainee.timed_steps) * tokens_a_step
+    return Trained(tokens_per_second=tokens / max(trainee.seconds, 1e-6), reached=trainee.reached)
 
 
-def make_optimizer(model: Transformer, recipe: Recipe) -> torch.optim.Optimizer:
+def make_optimizer(model: Transformer, recipe: Training) -> torch.optim.Optimizer:
     """AdamW. The encoding's parameters do not decay: entries out of reach keep their values."""
     tables = positional(model)
     own = {id(t) for t in tables}
@@ -86,31 +159,14 @@ def make_optimizer(model: Transformer, recipe: Recipe) -> torch.optim.Optimizer:
         {"params": others, "weight_decay": recipe.weight_decay},
         {"params": tables, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([g for g in groups if g["params"]], betas=recipe.betas)
+    return torch.optim.AdamW([g for g in groups if g["params"]], betas=recipe.betas, fused=True)
 
 
-def learning_rate(step: int, recipe: Recipe) -> float:
+def learning_rate(step: int, recipe: Training) -> float:
     """The rate of step 0, 1, ..., steps - 1."""
     rising = (step + 1) / max(1.0, recipe.warm_up * recipe.steps)
     falling = (1 + math.cos(math.pi * step / recipe.steps)) / 2
     return recipe.learning_rate * min(1.0, rising) * falling
-
-
-def draw(
-    text: Int[Tensor, " bytes"], recipe: Recipe, generator: torch.Generator
-) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B S"]]:
-    """A batch: (inputs, targets), a target being the byte after its input."""
-    length = recipe.train_length
-    starts = torch.randint(len(text) - length, (recipe.batch, 1), generator=generator)
-    sequences = text[(starts + torch.arange(length + 1)).to(text.device)]
-    return sequences[:, :-1], sequences[:, 1:]
-
-
-def loss_of(
-    model: Callable[[Tensor], Tensor], ids: Int[Tensor, "B S"], targets: Int[Tensor, "B S"]
-) -> Float[Tensor, ""]:
-    """Mean loss, nats a byte."""
-    return F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
 
 
 def touched(table: Tensor, gradient: Tensor | None) -> Bool[Tensor, "..."]:

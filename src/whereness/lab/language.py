@@ -1,18 +1,22 @@
-"""Loss of a language model on held-out text, window by window.
+"""The language model: byte by byte, trained at one length, evaluated at longer ones.
 
-Windows do not overlap and a model sees nothing before its window. Early bytes of a window have
-little context, so longer windows look better for free: the last quarter of each is told apart.
+Every encoding of a seed gets the same batches: sequences that begin anywhere in the training part.
+The loss on the held-out part is told window by window. Windows do not overlap and a model sees
+nothing before its window. Early bytes of a window have little context, so longer windows look
+better for free: the last quarter of each is told apart.
 
-Axes: N windows, S bytes of a window. Losses are in nats a byte.
+Axes: B sequences of a batch, N windows, S bytes of one. Losses are in nats a byte.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+
+from whereness.lab.settings import Recipe
 
 TOKENS_A_CALL = 1024
 """Windows go through the model in groups of about this many tokens."""
@@ -23,6 +27,23 @@ class Losses(NamedTuple):
 
     whole: list[float]
     last_quarter: list[float]
+
+
+def draw(
+    text: Int[Tensor, " bytes"], recipe: Recipe, generator: torch.Generator
+) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B S"]]:
+    """A batch: (inputs, targets), a target being the byte after its input."""
+    length = recipe.train_length
+    starts = torch.randint(len(text) - length, (recipe.batch, 1), generator=generator)
+    sequences = text[(starts + torch.arange(length + 1)).to(text.device)]
+    return sequences[:, :-1], sequences[:, 1:]
+
+
+def loss_of(
+    model: Callable[[Tensor], Tensor], ids: Int[Tensor, "B S"], targets: Int[Tensor, "B S"]
+) -> Float[Tensor, ""]:
+    """Mean loss, nats a byte."""
+    return F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
 
 
 def windows(
