@@ -7,13 +7,39 @@ import torch
 
 from whereness.lab import text
 from whereness.lab.run import run_one
-from whereness.lab.settings import Recipe, Run
+from whereness.lab.settings import OrderRecipe, Recipe, Run, digest
 
 TINY = {"train_length": 8, "lengths": (8, 16), "steps": 6, "batch": 2, "width": 8, "heads": 2}
 
 
+TINY_ORDER = {"steps": 4, "batch": 2, "width": 8, "heads": 2, "pairs": 5}
+
+
 def ignore(done, loss):
     """Hear nothing of a run."""
+
+
+class Memory:
+    """Runs and results without a file."""
+
+    def __init__(self, runs):
+        self.waiting, self.runs, self.kept = list(runs), list(runs), {}
+
+    def claim(self):
+        return self.waiting.pop(0) if self.waiting else None
+
+    def finish(self, run, result):
+        assert digest(run) not in self.kept
+        self.kept[digest(run)] = result
+
+    def unfinished(self):
+        return len(self.runs) - len(self.kept)
+
+    def checkpoint(self, run):
+        return None
+
+    def results(self):
+        return [self.kept[digest(run)] for run in self.runs]
 
 
 @pytest.fixture
@@ -36,6 +62,19 @@ def make_run(recipe, text_file):
         return Run(encoding=encoding, seed=seed, text=found, recipe=recipe(**changes))
 
     return make
+
+
+@pytest.fixture
+def make_order_run():
+    def make(encoding="nope", seed=0, **changes):
+        return Run(encoding=encoding, seed=seed, recipe=OrderRecipe(**(TINY_ORDER | changes)))
+
+    return make
+
+
+@pytest.fixture
+def in_memory():
+    return Memory
 
 
 @pytest.fixture

@@ -43,24 +43,33 @@ def without_times(results):
     return [{k: v for k, v in r.items() if k != "tokens_per_second"} for r in results]
 
 
-def test_the_number_of_jobs_changes_no_bit_and_one_failure_no_other_run(make_run):
+def test_the_number_of_jobs_changes_no_bit_and_one_failure_no_other_run(
+    make_run, make_order_run, in_memory
+):
     runs = [
         make_run("shaw"),
         make_run("nope", learning_rate=1e30),
         replace(make_run("t5"), text=replace(make_run().text, sha256="0" * 64)),
         make_run("rope", seed=1),
+        make_order_run("alibi"),
     ]
     alone, beside = Recorder(), Recorder()
-    first, second = execute(runs, 1, alone), execute(runs, 2, beside)
+    sources = in_memory(runs), in_memory(runs)
+    execute(sources[0], 1, alone)
+    execute(sources[1], 2, beside)
+    first, second = (source.results() for source in sources)
     assert without_times(first) == without_times(second)
-    assert [(r["encoding"], r["status"]) for r in first] == [
-        ("shaw", "done"),
-        ("nope", "failed"),
-        ("t5", "failed"),
-        ("rope", "done"),
+    assert [(r["encoding"], r["task"], r["status"]) for r in first] == [
+        ("shaw", "language_model", "done"),
+        ("nope", "language_model", "failed"),
+        ("t5", "language_model", "failed"),
+        ("rope", "language_model", "done"),
+        ("alibi", "order_task", "done"),
     ]
     assert "nan" in first[1]["reason"]
+    assert first[1]["diverged"]
     assert first[2]["reason"].startswith("ValueError: The text")
+    assert "diverged" not in first[2]
 
     names = [run.name for run in runs]
     assert [n for n, _ in alone.of("finished")] == names
@@ -90,14 +99,15 @@ def test_a_worker_has_one_thread_and_ends_with_its_pool():
 
 
 @pytest.mark.untyped
-def test_a_worker_that_is_killed_costs_its_run_only(make_run):
-    runs = [make_run("rope", steps=100_000), make_run("nope")]
-    first, second = execute(runs, 1, Killer())
+def test_a_worker_that_is_killed_costs_its_run_only(make_run, in_memory):
+    source = in_memory([make_run("rope", steps=100_000), make_run("nope")])
+    execute(source, 1, Killer())
+    first, second = source.results()
     assert (first["status"], first["reason"]) == ("failed", "its process ended, status -9")
     assert second["status"] == "done"
 
 
-def test_an_interrupt_ends_the_workers_at_once(make_run):
+def test_an_interrupt_ends_the_workers_at_once(make_run, in_memory):
     class Interrupter(Recorder):
         def advanced(self, run, done, loss):
             self.begin = time.monotonic()
@@ -105,6 +115,37 @@ def test_an_interrupt_ends_the_workers_at_once(make_run):
 
     observer = Interrupter()
     with pytest.raises(KeyboardInterrupt):
-        execute([make_run(steps=1_000_000)], 1, observer)
+        execute(in_memory([make_run(steps=1_000_000)]), 1, observer)
     assert time.monotonic() - observer.begin < 5
+    assert not multiprocessing.active_children()
+
+
+def test_runs_in_other_hands_are_waited_for(make_run, in_memory):
+    class Elsewhere(in_memory):
+        """Another command has the second run, and is done with it at the third look."""
+
+        looks = 0
+
+        def claim(self):
+            return super().claim() if len(self.waiting) == 2 else None
+
+        def unfinished(self):
+            self.looks += 1
+            if self.looks == 3:
+                self.finish(self.runs[1], {"status": "done"})
+            return super().unfinished()
+
+    source = Elsewhere([make_run(), make_run("rope")])
+    execute(source, 2, Recorder())
+    assert source.looks == 3
+    assert [r["status"] for r in source.results()] == ["done", "done"]
+
+
+def test_a_result_that_cannot_be_kept_ends_everything(make_run, in_memory):
+    class Full(in_memory):
+        def finish(self, run, result):
+            raise OSError("disk is full")
+
+    with pytest.raises(OSError, match="disk is full"):
+        execute(Full([make_run(), make_run("rope", steps=1_000_000)]), 2, Recorder())
     assert not multiprocessing.active_children()

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from whereness.lab import evaluation
-from whereness.lab.evaluation import evaluate, windows
+from whereness.lab import language
+from whereness.lab.language import evaluate, windows
 
 RISING = torch.arange(26)
 
@@ -54,7 +54,7 @@ def test_the_last_quarter_is_told_apart(length):
 
 
 def test_windows_keep_their_order_in_groups(monkeypatch):
-    monkeypatch.setattr(evaluation, "TOKENS_A_CALL", 9)
+    monkeypatch.setattr(language, "TOKENS_A_CALL", 9)
 
     def doubtful(ids):  # surer in later windows
         return uniform(ids) + ids[:, :1, None] / 8 * torch.nn.functional.one_hot(ids + 1, 256)

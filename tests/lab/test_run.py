@@ -3,8 +3,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load
 
 from whereness.lab import text
+from whereness.lab.checkpoint import Checkpoint
+from whereness.lab.model import build, unpacked
 from whereness.lab.run import run_one
 from whereness.lab.settings import digest
 
@@ -19,8 +22,12 @@ def test_a_result_is_a_plain_dict(make_run, text_file):
     speed = result.pop("tokens_per_second")
     properties = result.pop("properties")
     losses, last_quarter = result.pop("losses"), result.pop("last_quarter")
+    weights, memory = result.pop("weights"), result.pop("step_memory")
+    assert memory > result.pop("nope_step_memory") > 0
+    assert load(weights).keys() == {"table"}
     assert result == {
         "run": digest(run),
+        "task": "language_model",
         "encoding": "t5",
         "seed": 2,
         "status": "done",
@@ -38,6 +45,47 @@ def test_a_result_is_a_plain_dict(make_run, text_file):
         assert all(
             type(x) is float and 0 < x < 2 * math.log(256) for f in found.values() for x in f
         )
+
+
+def test_a_result_of_the_order_task(make_order_run):
+    run = make_order_run("t5", seed=2)
+    result = run_one(run, ignore)
+    assert 0 <= result.pop("accuracy") <= 1
+    assert result == {
+        "run": digest(run),
+        "task": "order_task",
+        "encoding": "t5",
+        "seed": 2,
+        "status": "done",
+        "doors": [4],
+        "parameters": 64,
+        "pairs": 5,
+    }
+
+
+def test_the_weights_are_those_after_training(make_run):
+    run = make_run("learned", steps=6)
+    result = run_one(run, ignore)
+    after = unpacked(run, result["weights"])
+    before = build(run).inputs
+    assert after.table.shape == before.table.shape == (16, 8)
+    assert bool((after.table != before.table)[:8].all())
+    assert torch.equal(after.table[8:], before.table[8:])
+
+
+def test_a_run_goes_on_from_its_checkpoint(make_run, make_order_run, tmp_path):
+    steps = []
+    for run in (make_run("shaw"), make_order_run("shaw")):
+        whole = run_one(run, ignore)
+        checkpoint = Checkpoint(tmp_path / f"{run.task}.safetensors", every=2)
+        again = []
+        for _ in range(2):  # the second one has nothing left to train
+            steps.clear()
+            again.append(run_one(run, lambda done, loss: steps.append(done), checkpoint))
+        assert len(steps) == (3 if run.task == "language_model" else 1)
+        for result in (whole, *again):
+            result.pop("tokens_per_second", None)
+        assert again == [whole, whole]
 
 
 def test_progress_rises_to_the_end(make_run):

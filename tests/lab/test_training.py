@@ -7,9 +7,11 @@ from torch import nn
 
 from whereness.encoding import PositionalEncoding
 from whereness.lab import training
+from whereness.lab.checkpoint import Checkpoint
+from whereness.lab.language import draw, loss_of
 from whereness.lab.model import build, positional, stream
 from whereness.lab.settings import Recipe
-from whereness.lab.training import DivergedError, draw, learning_rate, train
+from whereness.lab.training import DivergedError, learning_rate, train
 from whereness.transformer import Transformer
 
 TEXT = torch.randint(256, (500,), generator=torch.Generator().manual_seed(0))
@@ -19,9 +21,17 @@ def ignore(step, loss):
     """Hear nothing of a training."""
 
 
+def train_on(text, model, recipe, seed=0, notify=ignore, checkpoint=None):
+    def step_loss(generator):
+        return loss_of(model, *draw(text, recipe, generator))
+
+    batches = stream(seed, "batches")
+    return train(model, recipe, batches, step_loss, notify, checkpoint or Checkpoint())
+
+
 def trained(run, notify=ignore):
     model = build(run)
-    return model, train(model, TEXT, run.recipe, run.seed, notify)
+    return model, train_on(TEXT, model, run.recipe, run.seed, notify)
 
 
 def test_batches_are_sequences_of_the_text_and_reach_both_its_ends(recipe):
@@ -65,7 +75,7 @@ def test_a_warm_up_of_less_than_a_step_is_none(change):
 def test_every_step_is_told_and_the_loss_falls(make_run):
     told = []
     run = make_run(steps=60, learning_rate=0.03)
-    train(build(run), TEXT % 4, run.recipe, 0, lambda *heard: told.append(heard))
+    train_on(TEXT % 4, build(run), run.recipe, notify=lambda *heard: told.append(heard))
     assert [step for step, _ in told] == list(range(1, 61))
     assert told[-1][1] < told[0][1] - 1
 
@@ -85,7 +95,7 @@ def test_what_is_not_the_encoding_decays(make_run):
     run = make_run("learned", weight_decay=0.5, steps=20)
     model = build(run)
     before = model.embedding.weight.detach().clone()
-    train(model, TEXT % 10, run.recipe, 0, ignore)
+    train_on(TEXT % 10, model, run.recipe)
     assert bool((model.embedding.weight[10:].abs() < before[10:].abs()).all())
 
 
@@ -101,9 +111,11 @@ def test_a_loss_that_is_not_finite_ends_training(make_run):
         trained(make_run(learning_rate=1e30))
 
 
-@pytest.mark.parametrize(("steps", "ticks", "wanted"), [(6, [1, 101, 103.5], 32), (1, [1, 5], 4)])
+@pytest.mark.parametrize(
+    ("steps", "ticks", "wanted"), [(3, [1, 101, 103, 104.5, 200], 32 / 97.5), (1, [1, 5], 4)]
+)
 def test_speed_leaves_out_the_first_step(make_run, monkeypatch, steps, ticks, wanted):
-    clock = iter(ticks)  # before steps 1 and 2, and at the end; a step has 16 bytes
+    clock = iter(ticks)  # before and after each step that counts; a step has 16 bytes
     monkeypatch.setattr(training, "clock_of", lambda device: lambda: next(clock))
     _, told = trained(make_run(steps=steps))
     assert told.tokens_per_second == pytest.approx(wanted)
@@ -161,5 +173,45 @@ class FirstStepOnly(PositionalEncoding):
 
 def test_an_entry_counts_as_reached_if_any_step_did(recipe):
     model = Transformer(256, 8, 1, 2, FirstStepOnly())
-    (reached,) = train(model, TEXT, recipe(), 0, ignore).reached
+    (reached,) = train_on(TEXT, model, recipe()).reached
     assert reached.all(-1).tolist() == [True, True, False]
+
+
+class StoppedError(Exception):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("name", ["nope", "learned", "shaw"])
+@pytest.mark.parametrize("at", [1, 2, 3, 5, 6])
+def test_a_training_that_was_stopped_goes_on_to_the_same_bits(make_run, tmp_path, name, at):
+    run = make_run(name)
+    whole, told = trained(run)
+    checkpoint = Checkpoint(tmp_path / "kept.safetensors", every=2)
+
+    def stop(step, loss):
+        if step == at:
+            raise StoppedError
+
+    first, steps = build(run), []
+    with pytest.raises(StoppedError):
+        train_on(TEXT, first, run.recipe, run.seed, stop, checkpoint)
+    second = build(run)
+    again = train_on(
+        TEXT, second, run.recipe, run.seed, lambda step, loss: steps.append(step), checkpoint
+    )
+    assert steps == list(range(at // 2 * 2 + 1, 7))
+    for (key, one), two in zip(
+        whole.state_dict().items(), second.state_dict().values(), strict=True
+    ):
+        assert torch.equal(one, two), key
+    assert all(torch.equal(a, b) for a, b in zip(told.reached, again.reached, strict=True))
+    assert again.tokens_per_second > 0
+
+
+def test_random_numbers_drawn_meanwhile_change_nothing(make_run, tmp_path):
+    # All that a step depends on is in the checkpoint: nothing global.
+    run = make_run("learned")
+    whole, _ = trained(run)
+    torch.rand(5)
+    other, _ = trained(run)
+    assert all(map(torch.equal, whole.parameters(), other.parameters()))

@@ -16,7 +16,7 @@ from whereness.lab.language import Losses
 from whereness.lab.memory import kept_for_backward
 from whereness.lab.model import build, doors, first_of, packed, positional, stream
 from whereness.lab.reach import untrained_beyond
-from whereness.lab.settings import LENGTH, OrderRecipe, Recipe, Run, digest
+from whereness.lab.settings import OrderRecipe, Recipe, Run, digest
 from whereness.lab.text import split
 from whereness.lab.training import DivergedError, train
 from whereness.properties import measure
@@ -87,7 +87,6 @@ def order_task(
         ),
         lambda step, loss: notify(step / (recipe.steps + 1), loss),
         checkpoint,
-        2 * recipe.batch * LENGTH,
     )
     test = order.draw(recipe.pairs, torch.Generator().manual_seed(stream(0, TEST)))
     found = {
@@ -127,7 +126,6 @@ def language_model(
         step_loss,
         trained_to,
         checkpoint,
-        recipe.batch * recipe.train_length,
     )
     model.eval()
     losses: dict[str, Losses] = {}
@@ -156,7 +154,7 @@ def language_model(
 
 def step_memory(run: Run, recipe: Recipe) -> int:
     """Bytes that a training step of a model like that of `run` keeps for its backward pass."""
-    model = build(run).train()
+    model = build(run).eval()  # without dropout the same as in training
     ids = torch.zeros(recipe.batch, recipe.train_length, dtype=torch.int64, device=recipe.device)
     return kept_for_backward(model, lambda: language.loss_of(model, ids, ids))
 

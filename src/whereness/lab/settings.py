@@ -58,6 +58,11 @@ class Training:
     weight_decay: float = 0.01
     clip: float = 1.0
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of the whole training: how much work a run is."""
+        raise NotImplementedError
+
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "width", "depth", "heads"):
             at_least(name, getattr(self, name), 1)
@@ -101,7 +106,6 @@ class Recipe(Training):
 
     @property
     def tokens(self) -> int:
-        """Tokens of the whole training: how much work a run is."""
         return self.steps * self.batch * self.train_length
 
 
@@ -125,7 +129,6 @@ class OrderRecipe(Training):
 
     @property
     def tokens(self) -> int:
-        """Tokens of the whole training: how much work a run is."""
         return self.steps * 2 * self.batch * LENGTH
 
 

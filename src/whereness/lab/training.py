@@ -118,11 +118,11 @@ def train(
     step_loss: StepLoss,
     notify: Callable[[int, float], None],
     checkpoint: Checkpoint,
-    tokens_a_step: int,
 ) -> Trained:
     """Train `model` in place, from its checkpoint if there is one.
 
     Args:
+        stream: a seed for the batches.
         notify: gets the number of steps done and the last loss.
 
     Raises:
@@ -146,7 +146,7 @@ def train(
         if checkpoint.due(trainee.step):
             checkpoint.save(trainee.state())
         notify(trainee.step, loss)
-    tokens = max(1, trainee.timed_steps) * tokens_a_step
+    tokens = max(1, trainee.timed_steps) * recipe.tokens // recipe.steps
     return Trained(tokens_per_second=tokens / max(trainee.seconds, 1e-6), reached=trainee.reached)
 
 

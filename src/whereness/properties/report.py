@@ -58,7 +58,7 @@ def run(options: Request) -> int:
     return 0
 
 
-def measured(names: Sequence[str], sizes: Mapping[str, int]) -> dict[str, Properties]:
+def measured(names: Sequence[str], sizes: Mapping[str, Any]) -> dict[str, Properties]:
     """The properties of encodings that have just been made; the same in every run."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the tensors are small: more threads wait for one another
