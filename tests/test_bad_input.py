@@ -225,6 +225,29 @@ def test_options(name, data):
         assert isinstance(value, bool) == (option in SWITCHES), (option, value)
 
 
+@pytest.mark.parametrize("base", [5e-324, 1e-320, 1e-300, 1e-100])
+@pytest.mark.parametrize(
+    "made_of",
+    [
+        lambda base: wn.RoPE(64, base),
+        lambda base: wn.AxialRoPE(64, 1, base),
+        lambda base: wn.Sinusoidal(64, base),
+        lambda base: wn.Sinusoidal(4, base, exponent="dim-2"),
+    ],
+)
+def test_bases_whose_frequencies_overflow(made_of, base):
+    """Refused, or finite at every position that is taken."""
+    made = answered(lambda: made_of(base))
+    if made is None:
+        return
+    far = torch.tensor([2**53, -(2**53), 7])
+    if isinstance(made, wn.Sinusoidal):
+        found = answered(lambda: made(far))
+    else:
+        found = answered(lambda: made.rotate(torch.ones(1, 1, 3, 64), far))
+    assert found is None or found.isfinite().all()
+
+
 TOO_LARGE = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
@@ -269,7 +292,7 @@ def test_sizes_of_a_resized_table(data):
         antialias = data.draw(st.booleans() | plain_junk, "antialias")
         found = answered(lambda: made.resized(new, mode, antialias))
     if found is not None:
-        wanted = (new,) if isinstance(new, int) else tuple(new)
+        wanted = tuple(new) if isinstance(new, list) else (new,)
         assert found.grid == wanted
         assert found.table.shape == (math.prod(wanted) + 2, 3)
         assert found.table.isfinite().all()

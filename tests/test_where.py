@@ -176,7 +176,7 @@ def test_positions_of_a_wrong_shape(name):
 
 def test_infinite_positions():
     for bad in (float("inf"), -float("inf")):
-        refused(ValueError, "positions must be finite", torch.tensor([0.0, bad]))
+        refused(ValueError, f"positions must be finite .*; got {bad}", torch.tensor([0.0, bad]))
         refused(ValueError, "k_positions must be finite", torch.arange(2), torch.tensor([0.0, bad]))
         refused(ValueError, "positions must be finite", torch.tensor([[0.0, bad]]), num_axes=2)
 
@@ -188,7 +188,7 @@ def test_positions_beyond_what_float64_can_count():
         assert Where(ids, ids).keys.tolist() == [[0, near_enough]]
     for bad in (far + 1, -far - 1, 2**63 - 1, NOWHERE + 1):
         ids = torch.tensor([0, bad])
-        refused(ValueError, "^positions must lie within 2.53", ids)
+        refused(ValueError, f"^positions must lie within 2.53 .*; got {bad}\\.$", ids)
         refused(ValueError, "^k_positions must lie within 2.53", torch.arange(2), ids)
     with pytest.raises(ValueError, match="within 2.53"):
         Where(torch.tensor([far])).shifted(1)
@@ -238,9 +238,28 @@ def test_a_key_mask_of_a_wrong_kind():
 
 
 def test_lengths_that_make_no_sense():
-    refused(ValueError, "lengths must not be negative", torch.arange(3), lengths=-1)
+    for bad in (-1, -(10**30)):
+        refused(ValueError, f"lengths must be at least 0, got {bad}", torch.arange(3), lengths=bad)
+    for bad in (2**53 + 1, 2**63, 10**30):
+        message = f"lengths must be at most {2**53}, got {bad}"
+        refused(ValueError, message, torch.arange(3), lengths=bad)
+        refused(ValueError, message, lengths=bad)
+    assert Where(lengths=2**53).lengths.item() == 2**53
     refused(
-        ValueError, "lengths must not be negative", torch.arange(3), lengths=torch.tensor([3, -2])
+        ValueError,
+        rf"lengths must be at most 2\^53; got {2**53 + 1}",
+        lengths=torch.tensor([3, 2**53 + 1, 2**62]),
+    )
+    refused(
+        ValueError,
+        "lengths must hold numbers below 2",
+        lengths=torch.tensor([2**63 + 5], dtype=torch.uint64),
+    )
+    refused(
+        ValueError,
+        "lengths must not be negative; got -2",
+        torch.arange(3),
+        lengths=torch.tensor([3, -2]),
     )
     refused(
         ValueError,

@@ -1,5 +1,6 @@
 """Checks at the public border: one style of message, one rule for values that live on a device."""
 
+import operator
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,11 +15,14 @@ LARGEST_POSITION = 2**53
 """The farthest integer up to which float64 holds every one."""
 
 
-def require(ok: Tensor, message: str | Callable[[], str]) -> None:
+def require(ok: Tensor, message: str | Callable[[], str], values: Tensor | None = None) -> None:
     """Raise ValueError(message) unless every entry of the bool tensor `ok` is true.
 
     Values on the CPU are looked at. On an accelerator and under compile a look would be a host
     sync or a graph break, so there the check is an asynchronous assert. Meta tensors pass.
+
+    Args:
+        values: of the shape of `ok`; the message then ends with the first that is wrong.
     """
     if ok.device.type == "meta":
         return
@@ -28,7 +32,10 @@ def require(ok: Tensor, message: str | Callable[[], str]) -> None:
             ok.all(), text or "whereness: a value is out of range"
         )
     elif not bool(ok.all()):
-        raise ValueError(text if text is not None else message())  # type: ignore[operator]
+        text = text if text is not None else message()  # type: ignore[operator]
+        if values is not None:
+            text = f"{text.removesuffix('.')}; got {values[~ok][0].item()}."
+        raise ValueError(text)
 
 
 def constants(values: Sequence[float], device: torch.device) -> Tensor:
@@ -47,14 +54,31 @@ def constants(values: Sequence[float], device: torch.device) -> Tensor:
     return made
 
 
-def require_int(name: str, value: object, minimum: int, maximum: int = LARGEST_SIZE) -> None:
-    """Raise unless `value` is an int (bool is not) of at least `minimum` and at most `maximum`."""
-    if isinstance(value, bool) or not isinstance(value, int):
+def require_int(name: str, value: object, minimum: int, maximum: int = LARGEST_SIZE) -> int:
+    """`value` as an int, if it is one (NumPy's are, bool is not) from `minimum` to `maximum`.
+
+    A tensor is not: to read it would be a host sync.
+    """
+    number = as_int(value)
+    if number is None:
         raise TypeError(f"{name} must be an int, got {type(value).__name__} ({value!r}).")
-    if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {value}.")
-    if value > maximum:
-        raise ValueError(f"{name} must be at most {maximum}, got {value}.")
+    if number < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {number}.")
+    if number > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {number}.")
+    return number
+
+
+def as_int(value: object) -> int | None:
+    """An integer of any kind as an int; None for what is none, bool and tensors among it."""
+    if type(value) is int:
+        return value  # as it is: under compile it may be symbolic
+    if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:  # an array of more than one number has the method as well
+        return None
 
 
 def require_number(name: str, value: object, above: float) -> None:

@@ -146,7 +146,8 @@ class PositionalEncoding(nn.Module):
         """Turn positions into what the doors need, once per forward pass, for all layers.
 
         Raises:
-            ValueError: no positions, or another number of axes than the encoding reads.
+            ValueError: no positions, another number of axes than the encoding reads, or tensors on
+                different devices.
         """
         if isinstance(where, Tensor):
             where = Where(where, num_axes=self.num_axes)
@@ -159,6 +160,7 @@ class PositionalEncoding(nn.Module):
                 f"{type(self).__name__} reads positions of {self.num_axes} axes, got "
                 f"{where.num_axes}. Use Where(positions, num_axes={self.num_axes})."
             )
+        where.require_device(where.positions.device)
         if not self.cacheable and where.cached:
             where = replace(where, cached=0)  # raw keys: door 3 turns all of them again
         return At(self, where, self.tables(where))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from whereness.checks import require, require_int
+from whereness.checks import LARGEST_POSITION, require, require_int
 from whereness.where import NOWHERE, as_mask
 
 
@@ -60,9 +60,8 @@ def grid(*sizes: int, prefix: int = 0, device: torch.device | str | None = None)
     """
     if not sizes:
         raise ValueError("grid needs at least one size, as in grid(height, width).")
-    for i, size in enumerate(sizes):
-        require_int(f"size {i} of the grid", size, 1)
-    require_int("prefix", prefix, 0)
+    sizes = tuple(require_int(f"size {i} of the grid", s, 1) for i, s in enumerate(sizes))
+    prefix = require_int("prefix", prefix, 0)
     axes = torch.meshgrid(*(torch.arange(s, device=device) for s in sizes), indexing="ij")
     cells = torch.stack(axes, -1).flatten(0, -2)
     return torch.cat([cells.new_full((prefix, len(sizes)), NOWHERE), cells])
@@ -77,11 +76,10 @@ def decode(cache_lengths: Sequence[int] | Tensor, num_new: int = 1) -> Tensor:
     >>> decode([5, 2], 2).tolist()
     [[5, 6], [2, 3]]
     """
-    require_int("num_new", num_new, 1)
+    num_new = require_int("num_new", num_new, 1)
     if not isinstance(cache_lengths, Tensor):
-        if any(isinstance(n, bool) or not isinstance(n, int) for n in cache_lengths):
-            raise TypeError(f"cache_lengths must be int, got {cache_lengths}.")
-        cache_lengths = torch.tensor(list(cache_lengths), dtype=torch.int64)
+        counts = [require_int("cache_lengths", n, 0, LARGEST_POSITION) for n in cache_lengths]
+        cache_lengths = torch.tensor(counts, dtype=torch.int64)
     if cache_lengths.is_floating_point() or cache_lengths.dtype == torch.bool:
         raise TypeError(f"cache_lengths must hold integers, got {cache_lengths.dtype}.")
     if cache_lengths.dim() != 1:
@@ -93,9 +91,8 @@ def decode(cache_lengths: Sequence[int] | Tensor, num_new: int = 1) -> Tensor:
 
 def _checked_lengths(lengths: Sequence[int] | Tensor, total: int | None) -> tuple[Tensor, int]:
     if not isinstance(lengths, Tensor):
-        for i, n in enumerate(lengths):
-            require_int(f"length {i}", n, 0)
-        lengths = torch.tensor(list(lengths), dtype=torch.int64)
+        counts = [require_int(f"length {i}", n, 0) for i, n in enumerate(lengths)]
+        lengths = torch.tensor(counts, dtype=torch.int64)
     if lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise TypeError(f"lengths must hold integers, got {lengths.dtype}.")
     if lengths.dim() != 1 or len(lengths) == 0:
@@ -103,7 +100,7 @@ def _checked_lengths(lengths: Sequence[int] | Tensor, total: int | None) -> tupl
     require(lengths >= 0, "lengths must not be negative.")
     if total is None:
         return lengths.long(), int(lengths.sum())
-    require_int("total", total, 0)
+    total = require_int("total", total, 0)
     require(
         lengths.sum() <= total,
         lambda: f"total must hold all documents: needed {int(lengths.sum())}, got {total}.",

@@ -99,8 +99,9 @@ def create(
         raise TypeError(f"The name of an encoding must be a string, got {name!r}.")
     if name not in ENTRIES:
         raise ValueError(unknown(name))
-    for what, value in (("dim", dim), ("num_heads", num_heads), ("length", length)):
-        require_int(what, value, 1)
+    dim = require_int("dim", dim, 1)
+    num_heads = require_int("num_heads", num_heads, 1)
+    length = require_int("length", length, 1)
     require_bool("causal", causal)
     if dim % num_heads:
         raise ValueError(f"dim must be a multiple of num_heads, got {dim} and {num_heads}.")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from whereness.checks import require_int
+from whereness.checks import as_int, require_int
 from whereness.encoding import PositionalEncoding, as_encoding
 
 Source = (
@@ -26,8 +26,10 @@ class Schedule:
         self._singles: dict[int, tuple[Source, PositionalEncoding]] = {}
 
     def __getitem__(self, layer: int) -> PositionalEncoding:
-        if not isinstance(layer, int):
+        number = as_int(layer)
+        if number is None:
             raise TypeError(f"A schedule takes a layer number, got {type(layer).__name__}.")
+        layer = number
         if layer < 0 or (self._depth is not None and layer >= self._depth):
             raise IndexError(f"Layer {layer} is outside the schedule of {self._depth} layers.")
         if layer not in self._made:
@@ -54,7 +56,7 @@ class Schedule:
 
     def layers(self, depth: int) -> list[PositionalEncoding]:
         """The encodings of layers 0 .. depth - 1."""
-        require_int("depth", depth, 0)
+        depth = require_int("depth", depth, 0)
         if self._depth is not None and depth != self._depth:
             raise ValueError(f"The schedule lists {self._depth} layers, the model has {depth}.")
         return [self[i] for i in range(depth)]
@@ -71,7 +73,7 @@ def every(n: int, encoding: Source, otherwise: Source) -> Schedule:
     >>> [type(e).__name__ for e in layers]
     ['RoPE', 'RoPE', 'RoPE', 'NoPE']
     """
-    require_int("n", n, 1)
+    n = require_int("n", n, 1)
     return Schedule(lambda layer: encoding if (layer + 1) % n == 0 else otherwise)
 
 

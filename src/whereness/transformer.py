@@ -85,9 +85,14 @@ class Transformer(nn.Module):
         implementation: str = "auto",
     ) -> None:
         super().__init__()
-        require_int("vocab_size", vocab_size, 1)
-        require_int("depth", depth, 0)
-        self.dim, self.causal = dim, causal
+        vocab_size = require_int("vocab_size", vocab_size, 1)
+        depth = require_int("depth", depth, 0)
+        self.dim = dim = require_int("dim", dim, 1)
+        hidden = 4 * dim if hidden is None else require_int("hidden", hidden, 1)
+        num_outputs = (
+            vocab_size if num_outputs is None else require_int("num_outputs", num_outputs, 1)
+        )
+        self.causal = causal
         # Made first: a model of the same seed has the same other weights with any encoding made
         # before it.
         self.inputs, layers = _split_site(encoding, depth)
@@ -114,13 +119,13 @@ class Transformer(nn.Module):
                     owns_encoding=False,
                 ),
                 dim,
-                4 * dim if hidden is None else hidden,
+                hidden,
                 dropout,
             )
             for layer_encoding in layers
         )
         self.norm = nn.LayerNorm(dim)
-        self.head = nn.Linear(dim, vocab_size if num_outputs is None else num_outputs, bias=False)
+        self.head = nn.Linear(dim, num_outputs, bias=False)
 
     def new_caches(self) -> list[KVCache]:
         """An empty cache for every layer."""

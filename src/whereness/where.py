@@ -16,12 +16,14 @@ from whereness.checks import (
     INTEGER_TYPES,
     LARGEST_POSITION,
     REAL_TYPES,
+    as_int,
     require,
     require_device,
     require_int,
     require_number,
 )
 
+TENSORS = ("positions", "k_positions", "segments", "k_segments", "key_mask", "lengths")
 NOWHERE: int = torch.iinfo(torch.int64).min
 """Position of a token without a place (CLS, register, pad); NaN where positions are real."""
 
@@ -66,11 +68,17 @@ def checked_positions(name: str, positions: object, num_axes: int = 1) -> Tensor
             f"{tuple(positions.shape)}."
         )
     if positions.is_floating_point():
-        require(~positions.isinf(), f"{name} must be finite (NaN marks a token without a place).")
+        require(
+            ~positions.isinf(),
+            f"{name} must be finite (NaN marks a token without a place).",
+            positions,
+        )
         return positions
     positions = positions if positions.dtype == torch.int64 else positions.long()
     within = (positions.abs() <= LARGEST_POSITION) | (positions == NOWHERE)
-    require(within, f"{name} must lie within 2^53 of 0, where float64 holds every integer.")
+    require(
+        within, f"{name} must lie within 2^53 of 0, where float64 holds every integer.", positions
+    )
     return positions
 
 
@@ -125,9 +133,11 @@ class Where:
     """What had happened to the cache when the keys were added."""
     built: tuple[Any, Any] | None = None
     """The very tensors (positions, k_positions) that the library built regular."""
+    counted: tuple[int, Tensor] | None = None
+    """The number that `lengths` was given as and the very tensor made of it."""
 
     def __post_init__(self) -> None:
-        require_int("num_axes", self.num_axes, 1)
+        self._set("num_axes", require_int("num_axes", self.num_axes, 1))
         trailing = int(self.num_axes > 1)
         for name in ("positions", "k_positions"):
             value = getattr(self, name)
@@ -140,32 +150,38 @@ class Where:
         if self.key_mask is not None:
             self._set("key_mask", _batched("key_mask", as_mask(self.key_mask), 0))
         if self.lengths is not None:
-            self._set("lengths", self._checked_lengths())
+            self._set_lengths()
         self._check_shapes()
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    def _checked_lengths(self) -> Tensor:
-        lengths = self.lengths
-        if isinstance(lengths, int) and not isinstance(lengths, bool):
+    def _set_lengths(self) -> None:
+        lengths, counted = self.lengths, self.counted
+        if counted is not None and counted[1] is lengths:
+            lengths = counted[0]  # a number again: the positions may have come since
+        if as_int(lengths) is not None:
+            number = require_int("lengths", lengths, 0, LARGEST_POSITION)
             device = None if self.positions is None else self.positions.device
-            lengths = torch.full((1, 1), lengths, device=device)
+            made = torch.full((1, 1), number, device=device)
+            self._set("lengths", made)
+            self._set("counted", (number, made))
+            return
         lengths = _integers("lengths", lengths)
         if lengths.dim() > 2:
             raise ValueError(f"lengths must be an int, (B,) or (B, S), got {tuple(lengths.shape)}.")
         if lengths.dim() < 2:
             lengths = lengths.reshape(-1, 1)
-        require(lengths >= 0, "lengths must not be negative.")
-        return lengths
+        require(lengths >= 0, "lengths must not be negative.", lengths)
+        require(lengths <= LARGEST_POSITION, "lengths must be at most 2^53.", lengths)
+        self._set("lengths", lengths)
 
     def _check_shapes(self) -> None:
         if self.k_positions is not None and self.positions is None:
             raise ValueError("k_positions need positions beside them: give both.")
         batches = {}
-        for name in ("positions", "k_positions", "segments", "k_segments", "key_mask", "lengths"):
-            value = getattr(self, name)
-            if value is not None and value.shape[0] != 1:
+        for name, value in self.tensors().items():
+            if value.shape[0] != 1:
                 batches[name] = value.shape[0]
         if len(set(batches.values())) > 1:
             raise ValueError(f"Batch sizes must agree or be 1, got {batches}.")
@@ -185,6 +201,22 @@ class Where:
             raise ValueError(
                 f"{name} must be as long as {other}: needed {against.shape[1]} tokens, "
                 f"got {value.shape[1]}."
+            )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What was given, by its name."""
+        given = {name: getattr(self, name) for name in TENSORS}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def require_device(self, device: torch.device) -> None:
+        """Raise unless everything lies on `device`; the message names all that does not."""
+        wrong = {n: t.device for n, t in self.tensors().items() if t.device != device}
+        if self.positions is None and self.counted is not None and self.counted[1] is self.lengths:
+            wrong.pop("lengths", None)  # a number: it goes where the positions will be
+        if wrong:
+            found = ", ".join(dict.fromkeys(str(d) for d in wrong.values()))
+            raise ValueError(
+                f"{', '.join(wrong)} must be on {device}, got {found}. Use where.to()."
             )
 
     @property
@@ -254,9 +286,7 @@ class Where:
 
     def to(self, device: torch.device | str) -> "Where":
         """The same on another device."""
-        names = ("positions", "k_positions", "segments", "k_segments", "key_mask", "lengths")
-        moved = {n: getattr(self, n) for n in names}
-        return replace(self, **{n: t.to(device) for n, t in moved.items() if t is not None})
+        return replace(self, **{n: t.to(device) for n, t in self.tensors().items()})
 
 
 def _integers(name: str, value: object) -> Tensor:
@@ -264,7 +294,10 @@ def _integers(name: str, value: object) -> Tensor:
         raise TypeError(f"{name} must be a tensor of integers, got {type(value).__name__}.")
     if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         raise TypeError(f"{name} must hold integers, got {value.dtype}.")
-    return value.long()
+    whole = value.long()
+    if value.dtype == torch.uint64:
+        require(whole >= 0, f"{name} must hold numbers below 2^63, those of int64.")
+    return whole
 
 
 def as_mask(mask: object, name: str = "key_mask") -> Tensor:

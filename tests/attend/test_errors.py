@@ -273,7 +273,59 @@ def test_positions_of_another_number_of_axes():
 
 
 def test_positions_on_another_device():
-    refused(ValueError, "Positions must be on cpu, got meta", where=torch.arange(6, device="meta"))
+    refused(ValueError, "positions must be on cpu, got meta", where=torch.arange(6, device="meta"))
+
+
+FAR = torch.ones(6, dtype=torch.int64, device="meta")
+ELSEWHERE = {
+    "mask": lambda ids: {"mask": torch.ones(6, 6, dtype=torch.bool, device="meta")},
+    "key_mask": lambda ids: {"key_mask": FAR, "where": ids},
+    "key_mask alone": lambda ids: {"key_mask": FAR},
+    "key_mask of Where": lambda ids: {"where": wn.Where(ids, key_mask=FAR)},
+    "k_positions": lambda ids: {"where": wn.Where(ids, FAR)},
+    "segments": lambda ids: {"where": wn.Where(ids, segments=FAR)},
+    "k_segments": lambda ids: {"where": wn.Where(ids, ids, segments=ids, k_segments=FAR)},
+    "lengths": lambda ids: {"where": wn.Where(ids, lengths=FAR[:1])},
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_lies_on_another_device_is_named(name):
+    options = ELSEWHERE[name](torch.arange(6))
+    refused(ValueError, f"^{name.split()[0]} .*cpu.* meta", **options)
+
+
+def test_all_that_lies_on_another_device_is_named():
+    ids = torch.arange(6)
+    where = wn.Where(ids, segments=FAR, key_mask=FAR, lengths=FAR[:1])
+    message = "^segments, key_mask, lengths must be on cpu, got meta"
+    refused(ValueError, message, where=where)
+    with pytest.raises(ValueError, match=message):
+        wn.RoPE(8).prepare(where)
+    with pytest.raises(ValueError, match=message):
+        wn.LearnedAbsolute(8, 9, 1).prepare(where)
+    with pytest.raises(ValueError, match=message):
+        wn.Transformer(5, 8, 1, 2)(ids[None], where=where)
+    refused(
+        ValueError, "^k_positions must be on cpu", encoding=wn.RoPE(8), where=wn.Where(ids, FAR)
+    )
+
+
+def test_a_cache_on_another_device_is_named():
+    layer, cache = wn.Attention(8, 2, wn.RoPE(4), causal=True), wn.KVCache()
+    layer(torch.ones(1, 2, 8), cache=cache)
+    for call in (
+        lambda: layer.to("meta")(torch.ones(1, 1, 8, device="meta"), cache=cache),
+        lambda: cache.evict(FAR[:1]),
+        lambda: cache.reorder(FAR[:1]),
+    ):
+        with pytest.raises(ValueError, match="^(The cached keys|slots|rows) must be on .*, got"):
+            call()
+    cache = wn.KVCache()
+    layer = layer.to_empty(device="cpu")
+    layer(torch.ones(1, 2, 8), cache=cache)
+    with pytest.raises(ValueError, match="^key_mask must be on cpu, got meta"):
+        layer(torch.ones(1, 4, 8), cache=cache, key_mask=FAR)
 
 
 @pytest.mark.untyped

@@ -90,6 +90,13 @@ def test_every_segment_counts_anew(drawn):
         assert found == (expected, expected)
 
 
+def test_lengths_given_as_a_number_are_where_the_tokens_are():
+    seen = Seen()
+    q = torch.zeros(1, 1, 3, 2, device="meta")
+    wn.attention(q, q, q, seen, where=wn.Where(lengths=5))
+    assert seen.where.lengths.device.type == "meta"
+
+
 def test_an_encoding_that_reads_no_positions_needs_none():
     q, k, v = qkv(queries=3, keys=5)
     near(wn.attention(q, k, v), attend(q, k, v)[0])

@@ -42,10 +42,10 @@ class AbsoluteEncoding(PositionalEncoding):
 
     def __init__(self, dim: int, site: Site = "tokens", join: Join = "add") -> None:
         super().__init__()
-        require_int("dim", dim, 1)
+        self.dim = require_int("dim", dim, 1)
         require_choice("site", site, ("tokens", "every_layer", "queries_keys"))
         require_choice("join", join, ("add", "concat"))
-        self.dim, self.site, self.join = dim, site, join
+        self.site, self.join = site, join
 
     def rows(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... W"]:
         """Rows of Π, (..., S, dim), in at least float32; `positions` are checked and placed."""

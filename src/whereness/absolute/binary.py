@@ -49,12 +49,11 @@ class Binary(AbsoluteEncoding):
         join: Join = "add",
     ) -> None:
         super().__init__(dim, site, join)
-        num_bits = min(dim, 16) if num_bits is None else num_bits
-        require_int("num_bits", num_bits, 1)
+        num_bits = min(self.dim, 16) if num_bits is None else require_int("num_bits", num_bits, 1)
         require_bool("gray", gray)
         if num_bits > LARGEST_BITS:
             raise ValueError(f"num_bits must be at most {LARGEST_BITS}, got {num_bits}.")
-        if dim < num_bits:
+        if self.dim < num_bits:
             raise ValueError(f"dim must hold every bit: needed at least {num_bits}, got {dim}.")
         self.num_bits, self.gray = num_bits, gray
 

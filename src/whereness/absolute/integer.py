@@ -38,9 +38,7 @@ class Integer(AbsoluteEncoding):
         join: Join = "add",
     ) -> None:
         super().__init__(dim, site, join)
-        if length is not None:
-            require_int("length", length, 1, LARGEST_POSITION)
-        self.length = length
+        self.length = None if length is None else require_int("length", length, 1, LARGEST_POSITION)
 
     def rows(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... W"]:
         column = positions.to(torch.float64)[..., None]

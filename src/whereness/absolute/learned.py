@@ -59,11 +59,10 @@ class LearnedAbsolute(AbsoluteEncoding):
     ) -> None:
         super().__init__(dim, site, join)
         self.grid = _checked_grid(num_positions)
-        require_int("num_prefix", num_prefix, 0)
-        require_int("first_row", first_row, 0)
+        self.num_prefix = require_int("num_prefix", num_prefix, 0)
+        self.first_row = require_int("first_row", first_row, 0)
         self.num_axes = len(self.grid)
-        self.num_prefix, self.first_row = num_prefix, first_row
-        self.table = nn.Parameter(torch.empty(self._before() + self.num_positions, dim))
+        self.table = nn.Parameter(torch.empty(self._before() + self.num_positions, self.dim))
         self.reset_parameters()
 
     @property
@@ -173,7 +172,7 @@ class LearnedAbsolute(AbsoluteEncoding):
         Raises:
             ValueError: a grid, or fewer positions than now.
         """
-        require_int("num_positions", num_positions, 1)
+        num_positions = require_int("num_positions", num_positions, 1)
         require_choice("fill", fill, ("fresh", "repeat"))
         if self.num_axes > 1:
             raise ValueError("extended() is for tables of 1 axis; use resized() for a grid.")
@@ -233,6 +232,4 @@ def _checked_grid(sizes: int | Sequence[int]) -> tuple[int, ...]:
     grid = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
     if not grid:
         raise ValueError("num_positions needs at least one size.")
-    for size in grid:
-        require_int("num_positions", size, 1)
-    return grid  # type: ignore[return-value]
+    return tuple(require_int("num_positions", size, 1) for size in grid)

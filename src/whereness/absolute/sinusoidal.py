@@ -50,6 +50,7 @@ class Sinusoidal(AbsoluteEncoding):
         join: Join = "add",
     ) -> None:
         super().__init__(dim, site, join)
+        dim = self.dim
         require_number("base", base, 0.0)
         require_choice("order", order, ("interleaved", "sin_cos", "cos_sin"))
         require_choice("exponent", exponent, ("dim", "dim-2"))

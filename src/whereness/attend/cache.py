@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from whereness.checks import require, require_int
+from whereness.checks import require, require_device, require_int
 from whereness.where import NOWHERE, Where, filled
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class KVCache:
         Raises:
             ValueError: fewer slots are held.
         """
-        require_int("length", length, 0)
+        length = require_int("length", length, 0)
         if length > len(self):
             raise ValueError(f"The cache holds {len(self)} slots, it cannot keep {length}.")
         if length == len(self):
@@ -188,6 +188,8 @@ class KVCache:
         """
         if not isinstance(slots, Tensor) or slots.dtype != torch.int64 or slots.dim() != 1:
             raise TypeError("slots must be an int64 tensor of shape (n,).")
+        if len(self):
+            require_device("slots", slots, self.k.device)
         require((slots >= 0) & (slots < len(self)), f"slots must lie in 0 .. {len(self) - 1}.")
         if not len(slots):
             return
@@ -208,6 +210,7 @@ class KVCache:
         if not len(self):
             return
         batch = self.k.shape[0]
+        require_device("rows", rows, self.k.device)
         require((rows >= 0) & (rows < batch), f"rows must lie in 0 .. {batch - 1}.")
         for name in ("k", "v", "positions", "segments", "key_mask", "lengths", "next_position"):
             value = getattr(self, name)

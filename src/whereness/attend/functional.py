@@ -75,8 +75,8 @@ def attention(
     batch, heads, queries, _ = q.shape
     keys = k.shape[2]
     check_order(encoding, causal, queries, keys)
-    checked_mask(mask, batch, heads, queries, keys)
-    checked_window(window)
+    checked_mask(mask, batch, heads, queries, keys, q.device)
+    window = checked_window(window)
     options = Options(causal, window, mask, scale, dropout, return_weights, implementation)
     check_options(options)
     extent = Extent(batch, queries, keys, causal, cross=False, device=q.device)

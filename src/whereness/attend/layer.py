@@ -54,11 +54,11 @@ class Attention(nn.Module):
         owns_encoding: bool = True,
     ) -> None:
         super().__init__()
-        for name, value in (("dim", dim), ("num_heads", num_heads)):
-            require_int(name, value, 1)
+        dim, num_heads = require_int("dim", dim, 1), require_int("num_heads", num_heads, 1)
         self.num_heads = num_heads
-        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        require_int("num_kv_heads", self.num_kv_heads, 1)
+        self.num_kv_heads = (
+            num_heads if num_kv_heads is None else require_int("num_kv_heads", num_kv_heads, 1)
+        )
         if num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads must be a multiple of num_kv_heads, got {num_heads} and {num_kv_heads}."
@@ -67,12 +67,12 @@ class Attention(nn.Module):
             raise ValueError(
                 f"dim must be a multiple of num_heads, got {dim} and {num_heads}; or give head_dim."
             )
-        self.head_dim = dim // num_heads if head_dim is None else head_dim
-        require_int("head_dim", self.head_dim, 1)
+        self.head_dim = (
+            dim // num_heads if head_dim is None else require_int("head_dim", head_dim, 1)
+        )
         require_bool("causal", causal)
-        checked_window(window)
         check_options(Options(dropout=dropout, implementation=implementation))
-        self.dim, self.causal, self.window = dim, causal, window
+        self.dim, self.causal, self.window = dim, causal, checked_window(window)
         self.dropout, self.implementation = dropout, implementation
 
         encoding = as_encoding(encoding)
@@ -130,7 +130,7 @@ class Attention(nn.Module):
         batch, queries, _ = x.shape
         past = 0 if cache is None else len(cache)
         keys = past + queries if context is None else context.shape[1]
-        checked_mask(mask, batch, self.num_heads, queries, keys)
+        checked_mask(mask, batch, self.num_heads, queries, keys, x.device)
         extent = Extent(
             batch, queries, keys, self.causal, cross=context is not None, device=x.device
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from whereness.checks import require_device
 from whereness.encoding import At, PositionalEncoding
 from whereness.positions import from_mask
 from whereness.where import NOWHERE, Where, as_mask
@@ -60,6 +61,9 @@ def resolve(
 ) -> Where:
     """A `Where` of the new tokens, with `key_mask` in it and default positions filled in."""
     where = _with_key_mask(_as_where(where, encoding), key_mask, extent, cache)
+    where.require_device(extent.device)
+    if cache is not None and len(cache):
+        require_device("The cached keys", cache.k, extent.device)
     return fill_positions(encoding, where, extent, cache)
 
 
@@ -135,6 +139,7 @@ def _with_key_mask(
         raise ValueError(
             f"key_mask must have batch size 1 or {extent.batch}, got {key_mask.shape[0]}."
         )
+    require_device("key_mask", key_mask, extent.device)
     if cache is not None:
         cache.check_mask(key_mask[:, : len(cache)])
         key_mask = key_mask[:, len(cache) :]
@@ -228,9 +233,8 @@ def _check_sizes(where: Where, extent: Extent) -> None:
             f"Positions must match the tokens: needed {needed[0]} queries and {needed[1]} keys, "
             f"got {found[0]} and {found[1]}."
         )
-    for name in ("positions", "k_positions", "segments", "k_segments", "key_mask", "lengths"):
-        value = getattr(where, name)
-        if value is not None and value.shape[0] not in (1, extent.batch):
+    for name, value in where.tensors().items():
+        if value.shape[0] not in (1, extent.batch):
             raise ValueError(
                 f"{name} must have batch size 1 or {extent.batch}, got {value.shape[0]}."
             )
@@ -238,7 +242,4 @@ def _check_sizes(where: Where, extent: Extent) -> None:
         raise ValueError(
             f"lengths must be one a sequence or one a new token, got {tuple(where.lengths.shape)}."
         )
-    if where.positions.device != extent.device:
-        raise ValueError(
-            f"Positions must be on {extent.device}, got {where.positions.device}. Use where.to()."
-        )
+    where.require_device(extent.device)

@@ -4,16 +4,24 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from whereness.checks import require_int
+from whereness.checks import require_device, require_int
 from whereness.where import Where
 
 
-def checked_mask(mask: Tensor | None, batch: int, heads: int, queries: int, keys: int) -> None:
+def checked_mask(
+    mask: Tensor | None,
+    batch: int,
+    heads: int,
+    queries: int,
+    keys: int,
+    device: torch.device,
+) -> None:
     """Raise unless `mask` is bool and fits (B, H, S, T).
 
     Raises:
         TypeError: not bool. A float mask would be read as True wherever it is not 0.
-        ValueError: a shape that does not broadcast to (B, H, S, T); 3 axes are ambiguous.
+        ValueError: a shape that does not broadcast to (B, H, S, T), where 3 axes are ambiguous;
+            another device.
     """
     if mask is None:
         return
@@ -33,12 +41,12 @@ def checked_mask(mask: Tensor | None, batch: int, heads: int, queries: int, keys
         raise ValueError(
             f"mask must broadcast to (B, H, S, T) = {wanted}, got {tuple(mask.shape)}."
         )
+    require_device("mask", mask, device)
 
 
-def checked_window(window: int | None) -> None:
-    """Raise unless `window` is None or at least 1."""
-    if window is not None:
-        require_int("window", window, 1)
+def checked_window(window: int | None) -> int | None:
+    """`window`, if it is None or an int of at least 1."""
+    return None if window is None else require_int("window", window, 1)
 
 
 def may_attend(

@@ -29,6 +29,7 @@ class ALiBi(OffsetBias):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__(num_heads)
+        num_heads = self.num_heads
         power = 1 << (num_heads.bit_length() - 1)
         exponents = [*range(2, 2 * power + 1, 2), *range(1, 2 * power, 2)][:num_heads]
         # Python floats, not a buffer: no cast, meta device or checkpoint can change them.

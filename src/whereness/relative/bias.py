@@ -39,11 +39,11 @@ class OffsetBias(PositionalEncoding):
     """
 
     relative = True
+    num_heads: int  # type: ignore[bad-override-mutable-attribute]
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        require_int("num_heads", num_heads, 1)
-        self.num_heads = num_heads
+        self.num_heads = require_int("num_heads", num_heads, 1)
 
     def by_offset(self, offset: Shaped[Tensor, "*O"]) -> Float[Tensor, "H *O"]:
         """Value at each offset (key minus query, integer or real): (...) -> (H, ...)."""

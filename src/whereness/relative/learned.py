@@ -46,14 +46,13 @@ class LearnedRelative(OffsetBias):
         beyond: Literal["clip", "raise"] = "clip",
     ) -> None:
         super().__init__(num_heads)
-        require_int("max_distance", max_distance, 0)
+        self.max_distance = require_int("max_distance", max_distance, 0)
         require_choice("operation", operation, ("add", "multiply"))
         require_choice("on", on, ("logits", "weights"))
         require_choice("beyond", beyond, ("clip", "raise"))
-        self.max_distance = max_distance
         self.operation, self.on, self.beyond = operation, on, beyond
         self.unbounded = beyond == "clip"
-        self.table = nn.Parameter(torch.empty(2 * max_distance + 1, num_heads))
+        self.table = nn.Parameter(torch.empty(2 * self.max_distance + 1, self.num_heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -43,10 +43,9 @@ class Shaw(PositionalEncoding):
 
     def __init__(self, head_dim: int, max_distance: int, values: bool = True) -> None:
         super().__init__()
-        require_int("head_dim", head_dim, 1)
-        require_int("max_distance", max_distance, 0)
+        self.head_dim = head_dim = require_int("head_dim", head_dim, 1)
+        self.max_distance = max_distance = require_int("max_distance", max_distance, 0)
         require_bool("values", values)
-        self.head_dim, self.max_distance = head_dim, max_distance
         self.needs_weights = values
         num_rows = 2 * max_distance + 1
         self.key_table = nn.Parameter(torch.empty(num_rows, head_dim))

@@ -53,18 +53,20 @@ class T5(OffsetBias):
         super().__init__(num_heads)
         require_bool("bidirectional", bidirectional)
         require_bool("scaled", scaled)
-        require_int("num_buckets", num_buckets, 4 if bidirectional else 2)
+        num_buckets = require_int("num_buckets", num_buckets, 4 if bidirectional else 2)
         if bidirectional and num_buckets % 2:
             raise ValueError(
                 f"num_buckets must be even when bidirectional, half of them for each side; got "
                 f"{num_buckets}."
             )
-        self.num_buckets, self.max_distance = num_buckets, max_distance
+        self.num_buckets = num_buckets
         self.bidirectional, self.scaled = bidirectional, scaled
-        require_int("max_distance", max_distance, self._exact() + 1, LARGEST_POSITION)
+        self.max_distance = require_int(
+            "max_distance", max_distance, self._exact() + 1, LARGEST_POSITION
+        )
         self.causal_only = not bidirectional
         self._borders = self._first_distances()
-        self.table = nn.Parameter(torch.empty(num_buckets, num_heads))
+        self.table = nn.Parameter(torch.empty(num_buckets, self.num_heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -56,10 +56,10 @@ class AxialRoPE(Rotary):
         axis_dims: Sequence[int] | None = None,
     ) -> None:
         super().__init__(head_dim, pairing, None, "leading")
-        require_int("num_axes", num_axes, 1)
+        self.num_axes = require_int("num_axes", num_axes, 1)
         require_number("base", base, 0.0)
         require_choice("layout", layout, ("blocks", "heads"))
-        self.num_axes, self.base, self.layout = num_axes, float(base), layout
+        self.base, self.layout = float(base), layout
         self.axis_dims = self._checked_dims(axis_dims)
         self._frequencies = tuple(geometric(self.base, d, d // 2) for d in self.axis_dims)
 
@@ -73,9 +73,7 @@ class AxialRoPE(Rotary):
             return (self.head_dim // self.num_axes,) * self.num_axes
         if not isinstance(axis_dims, (tuple, list)):
             raise TypeError(f"axis_dims must be a tuple of int, got {axis_dims!r}.")
-        dims = tuple(axis_dims)
-        for dim in dims:
-            require_int("every entry of axis_dims", dim, 2)
+        dims = tuple(require_int("every entry of axis_dims", dim, 2) for dim in axis_dims)
         if len(dims) != self.num_axes or sum(dims) != self.head_dim or any(d % 2 for d in dims):
             raise ValueError(
                 f"axis_dims must be {self.num_axes} even widths that add up to head_dim="

@@ -67,9 +67,8 @@ class Rotary(PositionalEncoding):
         self, head_dim: int, pairing: Pairing, rotary_dim: int | None, rotary_side: Side
     ) -> None:
         super().__init__()
-        require_int("head_dim", head_dim, 1)
-        rotary_dim = head_dim if rotary_dim is None else rotary_dim
-        require_int("rotary_dim", rotary_dim, 2)
+        head_dim = require_int("head_dim", head_dim, 1)
+        rotary_dim = head_dim if rotary_dim is None else require_int("rotary_dim", rotary_dim, 2)
         if rotary_dim % 2:
             raise ValueError(f"rotary_dim must be even, two channels a pair; got {rotary_dim}.")
         if rotary_dim > head_dim:
