@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -121,3 +122,58 @@ def require_device(name: str, value: Tensor, device: torch.device) -> None:
     """Raise unless `value` lies on `device`."""
     if value.device != device:
         raise ValueError(f"{name} must be on {device}, got {value.device}. Use .to().")
+
+
+def require_writable(name: str, value: Tensor) -> None:
+    """Raise where torch would not write into `value`, or would write one entry into another.
+
+    Under compile torch checks by itself.
+    """
+    if torch.compiler.is_compiling():
+        return
+    advice = "Use the call that is not in place, or a clone()."
+    if _entries_share_memory(value):
+        raise ValueError(
+            f"{name} must have memory for every entry to be written in place, got shape "
+            f"{tuple(value.shape)} with strides {value.stride()}, as of expand(). {advice}"
+        )
+    if value.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError(
+            f"{name} was made in inference mode and can be written only there, got a call outside. "
+            f"{advice}"
+        )
+    if not torch.is_grad_enabled() or not value.requires_grad:
+        return
+    base = value._base  # noqa: SLF001 (torch has no public names for what its autograd knows)
+    if value.is_leaf or (base is not None and base.is_leaf):
+        raise ValueError(
+            f"{name} must not be a leaf that requires a gradient, or a view of one, to be written "
+            f"in place. {advice} Or use torch.no_grad()."
+        )
+    autograd: Any = torch._C._autograd  # type: ignore[missing-attribute] # noqa: SLF001
+    made_by = autograd.CreationMeta.DEFAULT if base is None else autograd._get_creation_meta(value)  # noqa: SLF001
+    if made_by != autograd.CreationMeta.DEFAULT:
+        raise ValueError(
+            f"{name} must not be one of several views, as unbind() and split() make them, to be "
+            f"written in place with a gradient; got a view of kind {made_by.name}. {advice}"
+        )
+
+
+def _entries_share_memory(value: Tensor) -> bool:
+    axes = sorted(
+        (stride, size) for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1
+    )
+    if not value.numel() or not axes:
+        return False
+    if axes[0][0] == 0:
+        return True
+    reach, nested = 0, True
+    for stride, size in axes:
+        nested &= stride > reach
+        reach += stride * (size - 1)
+    if nested:  # each axis steps over all that the ones inside it reach
+        return False
+    places = torch.zeros(1, dtype=torch.int64, device="cpu")
+    for stride, size in axes:
+        places = (places[:, None] + torch.arange(size, device="cpu") * stride).flatten()
+    return len(places.unique()) < len(places)

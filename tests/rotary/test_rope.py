@@ -575,6 +575,81 @@ def test_rotate_compiles_with_gradients(name):
 # What is refused
 
 
+def leaf(*shape: int) -> torch.Tensor:
+    return drawn(0, shape or (2, 2, 3, 8), torch.float32).requires_grad_()
+
+
+def without_gradient(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return x[1:]
+
+
+KEPT = leaf()
+HALFWAY = leaf() * 1
+IN_INFERENCE = torch.inference_mode()(lambda: torch.ones(2, 2, 3, 8))()
+NOT_WRITABLE = {
+    "leaf": leaf,
+    "view of a leaf": lambda: leaf()[:1],
+    "view of a view of a leaf": lambda: leaf(4, 2, 3, 8)[1:].transpose(1, 2)[:2],
+    "view of a leaf without gradient": lambda: without_gradient(KEPT),
+    "view made without gradient": lambda: without_gradient(HALFWAY),
+    "view that became a leaf": lambda: drawn(0, (4, 2, 3, 8), torch.float32)[1:].requires_grad_(
+        True
+    ),
+    "one of several views": lambda: (leaf(2, 2, 2, 3, 8) * 1).unbind(0)[1],
+    "view of one of several": lambda: (leaf(2, 2, 3, 16) * 1).chunk(2, -1)[0].transpose(1, 2),
+    "made in inference mode": lambda: IN_INFERENCE,
+}
+OVERLAPS = {
+    "batch expanded": lambda: torch.ones(1, 2, 3, 8).expand(2, 2, 3, 8),
+    "heads expanded": lambda: torch.ones(2, 1, 3, 8).expand(2, 2, 3, 8),
+    "tokens expanded": lambda: torch.ones(2, 2, 1, 8).expand(2, 2, 3, 8),
+    "channels expanded": lambda: torch.ones(2, 2, 3, 1).expand(2, 2, 3, 8),
+    "expanded with gradient": lambda: (leaf(1, 2, 3, 8) * 1).expand(2, 2, 3, 8),
+    "windows": lambda: torch.arange(12.0).unfold(0, 8, 2)[None, None],
+    "strides that meet": lambda: torch.arange(200.0).as_strided((1, 3, 3, 8), (1, 8, 12, 1)),
+    "strides that meet at the ends": lambda: torch.arange(40.0).as_strided(
+        (1, 1, 3, 8), (1, 1, 7, 1)
+    ),
+    "strides that meet once": lambda: torch.arange(200.0).as_strided((1, 2, 3, 8), (1, 6, 3, 9)),
+    "on a device without memory": lambda: torch.ones(1, 2, 3, 8, device="meta").expand(2, 2, 3, 8),
+}
+
+
+@pytest.mark.parametrize("name", [*NOT_WRITABLE, *OVERLAPS])
+def test_in_place_refuses_what_cannot_be_written(name):
+    x = {**NOT_WRITABLE, **OVERLAPS}[name]()
+    before = x.detach().clone()
+    with pytest.raises(ValueError, match="^x .*(in place|in inference mode).*clone"):
+        wn.RoPE(8).rotate_(x)
+    assert x.device.type == "meta" or torch.equal(x.detach(), before)
+    assert wn.RoPE(8).rotate(x).shape == x.shape
+
+
+@pytest.mark.parametrize("name", NOT_WRITABLE)
+def test_in_place_without_gradients_any_memory_will_do(name):
+    """Where nothing is recorded there is no backward to go wrong, and torch allows it."""
+    mode = torch.inference_mode if "inference" in name else torch.no_grad
+    x = NOT_WRITABLE[name]()
+    with mode():
+        x = x.clone() if x is IN_INFERENCE else x
+        expected = wn.RoPE(8).rotate(x)
+        assert_close(wn.RoPE(8).rotate_(x), expected, rtol=0, atol=0)
+
+
+def test_in_place_takes_entries_that_only_seem_to_share_memory():
+    memory = torch.arange(200.0)
+    for shape, strides in (
+        ((1, 2, 3, 8), (0, 3, 2, 20)),  # places 0, 2, 4 and 3, 5, 7
+        ((1, 2, 3, 8), (0, 8, 32, 1)),
+        ((1, 1, 3, 8), (0, 0, 8, 1)),
+        ((0, 2, 3, 8), (48, 0, 8, 1)),
+    ):
+        x = memory.clone().as_strided(shape, strides)
+        expected = wn.RoPE(8).rotate(x)
+        assert_close(wn.RoPE(8).rotate_(x), expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -27,6 +27,7 @@ from whereness.checks import (
     require_floating,
     require_int,
     require_number,
+    require_writable,
 )
 from whereness.encoding import At, Features, PositionalEncoding
 from whereness.frequencies import geometric
@@ -135,9 +136,15 @@ class Rotary(PositionalEncoding):
         inverse: bool = False,
         layout: Layout = "bhsd",
     ) -> Tensor:
-        """The same in place; gives x back."""
+        """The same in place; gives x back.
+
+        Raises:
+            ValueError: also an x that cannot be written: a leaf that requires a gradient or a view
+                of one outside of torch.no_grad(), what expand() made.
+        """
         require_bool("inverse", inverse)
         at = self._located(where, (x,), layout)
+        require_writable("x", x)
         part = self._rotary_part(x)
         part.copy_(self._turned_part(part, at.data.queries, layout, inverse))
         return x
