@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import whereness as wn
+import whereness.relative.t5 as t5_module
 from relative.support import causal, drawn, offset, repeated, softmax
 
 SETTINGS = [
@@ -114,6 +115,79 @@ def test_borders_that_a_logarithm_misses(num_buckets, far, both, distance, bucke
     side = num_buckets // 2 if both else num_buckets
     assert bucket_by_powers(distance, side, far) == bucket
     assert wn.T5(1, num_buckets, far, both).buckets(torch.tensor([-distance])).item() == bucket
+
+
+def first_distances(side: int, far: int) -> list[int]:
+    """Smallest distance of buckets 1, 2, ...: whole numbers, halving what is left."""
+    near = side // 2
+    power = side - near
+    found = list(range(1, near + 1))
+    for step in range(1, power):
+        below, enough = near, far
+        while enough - below > 1:
+            middle = (below + enough) // 2
+            reached = middle**power >= far**step * near ** (power - step)
+            below, enough = (below, middle) if reached else (middle, enough)
+        found.append(enough)
+    return found
+
+
+@st.composite
+def odd_settings(draw: st.DrawFn) -> tuple[int, int]:
+    """N and M; often M is E times a power of a fraction, or one beside it: borders are whole."""
+    side = draw(st.integers(2, 80), "N")
+    near = side // 2
+    top, bottom = draw(st.integers(2, 9), "top"), draw(st.integers(1, 4), "bottom")
+    power = draw(st.integers(1, 16), "power")
+    whole = near * top**power // bottom**power + draw(st.integers(-1, 1), "beside")
+    far = draw(st.just(whole) | st.integers(near + 1, near + 4) | st.integers(near + 1, 2**53))
+    assume(near < far <= 2**53)
+    return side, far
+
+
+@given(odd_settings())
+def test_every_border_is_that_of_whole_numbers(setting):
+    side, far = setting
+    borders = first_distances(side, far)
+    distances = [n - below for n in borders for below in (1, 0)]
+    found = wn.T5(1, side, far).buckets(-torch.tensor(distances)).tolist()
+    assert found == [sum(border <= n for border in borders) for n in distances]
+
+
+def test_whole_numbers_decide_where_the_fixed_point_is_too_coarse(monkeypatch):
+    """With 26 digits many a whole number lies where the guess may be; with 200 hardly ever one."""
+    monkeypatch.setattr(t5_module, "FRACTION", 26)
+    for side in (31, 50, 77):
+        for far in range(2000, 30_000, 713):
+            expected = first_distances(side, far)
+            distances = [n - below for n in expected for below in (1, 0)]
+            found = wn.T5(1, side, far).buckets(-torch.tensor(distances)).tolist()
+            assert found == [sum(border <= n for border in expected) for n in distances]
+
+
+@pytest.mark.parametrize(("num_buckets", "far"), [(4096, 2**20), (2**16, 2**20)])
+def test_borders_of_huge_tables(num_buckets, far):
+    """With a power of whole numbers for every bucket these take minutes."""
+    near = num_buckets // 2
+    t5 = wn.T5(1, num_buckets, far)
+    for step in (1, near // 2, near - 1):  # near = N - E steps
+        power = near // math.gcd(step, near)
+        needed = far ** (step * power // near) * near ** (power - step * power // near)
+        guess = int(near * (far / near) ** (step / near))
+        border = next(n for n in range(guess - 99, guess + 99) if n**power >= needed)
+        assert t5.buckets(torch.tensor([1 - border, -border])).diff().item() >= 1
+        assert (t5.buckets(torch.tensor([-border])) >= near + step).all()
+        assert (t5.buckets(torch.tensor([1 - border])) < near + step).all()
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_whole_borders_of_huge_tables(both):
+    """E = N - E = 15 000 and M = 3^5 E: bucket E + 3000 s begins at 3^s E, and not one earlier."""
+    t5 = wn.T5(1, 60_000 if both else 30_000, 15_000 * 3**5, both)
+    for s in range(5):
+        border = 15_000 * 3**s
+        found = t5.buckets(torch.tensor([1 - border, -border, -1 - border])).tolist()
+        assert found[0] < found[1] == 15_000 + 3000 * s <= found[2]
 
 
 @given(st.lists(st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(-300, 300), max_size=6))

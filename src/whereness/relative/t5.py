@@ -13,6 +13,7 @@ code. T5 does not divide logits by sqrt(head_dim): `scaled=False`.
 Units: offsets in tokens, the table in logits.
 """
 
+import decimal
 import math
 
 import torch
@@ -24,6 +25,8 @@ from whereness.relative.bias import OffsetBias
 
 INITIAL_SPREAD = 0.02
 FAR = 2**62
+FRACTION = 200
+"""Binary digits after the point: 2^30 steps up to 2^53 leave an error below 2^-100."""
 
 
 class T5(OffsetBias):
@@ -96,17 +99,28 @@ class T5(OffsetBias):
 
         Bucket E + j begins at the least n with (n / E)^(N - E) >= (M / E)^j.
         """
-        side, exact, far = self._one_side(), self._exact(), self.max_distance
+        exact = self._exact()
+        steps = self._one_side() - exact
         found = list(range(1, exact + 1))
-        for j in range(1, side - exact):
-            n = int(exact * (far / exact) ** (j / (side - exact)))  # a float's guess, then exact
-            needed = far**j * exact ** (side - exact - j)
-            while (n - 1) ** (side - exact) >= needed:
-                n -= 1
-            while n ** (side - exact) < needed:
+        # E (M / E)^(j / steps) lies between two fixed-point numbers: powers of whole numbers, which
+        # are slow, are needed only where a whole number lies between them too.
+        ratio = _root(self.max_distance, exact, steps)
+        low = high = exact << FRACTION
+        for j in range(1, steps):
+            low, high = low * (ratio - 2) >> FRACTION, (high * (ratio + 2) >> FRACTION) + 1
+            n = -(-low >> FRACTION)  # rounded up
+            if n != -(-high >> FRACTION) and not self._reaches(n, j, steps):
                 n += 1
             found.append(n)
         return tuple(found)
+
+    def _reaches(self, n: int, j: int, steps: int) -> bool:
+        """Whether n^steps >= M^j E^(steps - j), both without the root that they have in common."""
+        common = math.gcd(j, steps)
+        power = j // common
+        all_powers = steps // common
+        exact = self._exact()
+        return n**all_powers >= self.max_distance**power * exact ** (all_powers - power)
 
     def by_offset(self, offset: Shaped[Tensor, "*O"]) -> Float[Tensor, "H *O"]:
         require_device("Positions", offset, self.table.device)
@@ -117,3 +131,11 @@ class T5(OffsetBias):
 
     def _exact(self) -> int:
         return self._one_side() // 2
+
+
+def _root(far: int, exact: int, steps: int) -> int:
+    """(far / exact)^(1 / steps) in units of 2^-FRACTION, less than 2 from what it is."""
+    with decimal.localcontext(decimal.Context(prec=80)):
+        # Decimal's ln and exp are rounded correctly: some 80 digits here, and 200 bits have 60.
+        logarithm = (decimal.Decimal(far) / exact).ln() / steps
+        return int(logarithm.exp() * 2**FRACTION)
