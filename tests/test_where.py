@@ -156,6 +156,7 @@ def test_positions_of_a_wrong_type(name):
 @pytest.mark.parametrize("name", ["positions", "k_positions"])
 def test_positions_of_a_wrong_shape(name):
     given = {"positions": torch.arange(3)}
+    assert Where(torch.zeros(2, 3, 1), torch.zeros(2, 4, 1)).keys.shape == (2, 4)
     for shape in ((), (1, 2, 3)):
         bad = torch.zeros(shape).long()
         refused(

@@ -47,6 +47,7 @@ class Combined(PositionalEncoding):
         self.site = sites[0] if sites else None
         readers = [p for p in parts if p.reads == "positions"]
         self.num_axes = self._common("num_axes", readers) or 1
+        self.takes_grid = any(p.takes_grid for p in readers)
         self.num_heads = self._common("num_heads", parts)
         self.head_dim = self._common("head_dim", parts)
         self.causal_only = any(p.causal_only for p in parts)

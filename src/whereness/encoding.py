@@ -80,6 +80,8 @@ class PositionalEncoding(nn.Module):
     """Where Π joins X: at the model's input, at every layer, or for queries and keys only."""
     num_axes: int = 1
     """Coordinates of a position."""
+    takes_grid: bool = False
+    """True: with one axis too, positions may be (S, 1), as those of more axes are (S, n)."""
     num_heads: int | None = None
     """Query heads it was built for; None: any number."""
     head_dim: int | None = None

@@ -84,6 +84,8 @@ def checked_positions(name: str, positions: object, num_axes: int = 1) -> Tensor
 
 def _batched(name: str, value: Tensor, trailing: int) -> Tensor:
     """Give `value` its batch axis; `trailing` axes come after the token axis."""
+    if name.endswith("positions") and not trailing and value.dim() == 3 and value.shape[-1] == 1:
+        return value[..., 0]  # (B, S, n) with n = 1
     if value.dim() == 1 + trailing:
         return value[None]
     if value.dim() == 2 + trailing:
@@ -102,8 +104,10 @@ class Where:
     `key_mask` (B or 1, T), `lengths` (B or 1, S or 1).
 
     Args:
-        positions: (S,), (B, S), or with axes (S, n), (B, S, n). None: attention fills in the
-            default (counted from 0, or from `key_mask`, and anew in every segment).
+        positions: (S,), (B, S), or with axes (S, n), (B, S, n). With num_axes=1 (B, S, 1) is
+            (B, S), and (S, 1) is S sequences of one token but for an encoding that reads grids.
+            None: attention fills in the default (counted from 0, or from `key_mask`, and anew in
+            every segment).
         k_positions: the same for the keys, where they are not the queries' own tokens.
         segments: document of each new token; tokens of different documents never see each other.
         k_segments: document of each key, where keys are not the queries' own tokens.
@@ -114,7 +118,8 @@ class Where:
 
     Raises:
         TypeError: bool, half-precision or complex positions, segments that are not integers.
-        ValueError: shapes that do not fit each other, infinite positions.
+        ValueError: shapes that do not fit each other, infinite positions, positions and lengths
+            beyond 2^53.
     """
 
     positions: Any = None  # a tensor, or None until attention fills it in
@@ -283,6 +288,18 @@ class Where:
 
         moved = replace(self, positions=move(self.positions), k_positions=move(self.k_positions))
         return moved.as_regular() if self.regular else moved
+
+    def of_tokens(self, num_queries: int, num_keys: int) -> "Where":
+        """Positions (S, 1) of S tokens as (1, S), for whoever knows how many tokens there are.
+
+        Alone they are those of S sequences of one token.
+        """
+        changed = {}
+        for name, tokens in (("positions", num_queries), ("k_positions", num_keys)):
+            value = getattr(self, name)
+            if value is not None and value.dim() == 2 and value.shape == (tokens, 1):
+                changed[name] = value.mT
+        return replace(self, **changed) if changed else self
 
     def to(self, device: torch.device | str) -> "Where":
         """The same on another device."""

@@ -193,6 +193,9 @@ def test_one_axis_is_rope(pairing, layout):
         (line, expected),
         (line[:, None], expected),
         (wn.Where(line), expected),
+        (wn.Where(line[:, None]), expected),
+        (wn.Where(own[..., None]), expected_own),
+        (wn.Where(line[:, None], line[:, None]), expected),
         (own, expected_own),
         (own[..., None], expected_own),
     ):
@@ -203,12 +206,38 @@ def test_one_axis_is_rope(pairing, layout):
     assert_close(axial.rotate(x), rope.rotate(x), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("queries", [1, 2, 4])
+def test_one_axis_attends_like_rope(queries):
+    """Coordinates of one axis, as grid(4) gives them, are the same in and outside of a Where."""
+    axial, rope, cells = wn.AxialRoPE(8, 1), wn.RoPE(8), wn.positions.grid(4) * 3
+    q, k = drawn(0, (4, 2, queries, 8), torch.float32), drawn(1, (4, 2, 4, 8), torch.float32)
+    line, last = cells[:, 0], cells[4 - queries :]
+    # Beside other tensors a batch axis keeps (S, 1) from being S sequences of one token.
+    where = wn.Where(last, cells) if queries == 4 else wn.Where(last[None], cells[None])
+    expected = wn.attention(q, k, k, rope, where=wn.Where(line[4 - queries :], line))
+    assert_close(wn.attention(q, k, k, axial, where=where), expected, rtol=0, atol=0)
+    combined = [wn.ALiBi(2), axial]
+    wanted = wn.attention(q, k, k, [wn.ALiBi(2), rope], where=wn.Where(line[4 - queries :], line))
+    assert_close(wn.attention(q, k, k, combined, where=where), wanted, rtol=0, atol=0)
+    for found, same in zip(
+        axial(q, k, where), rope(q, k, wn.Where(line[-queries:], line)), strict=True
+    ):
+        assert_close(found, same, rtol=0, atol=0)
+    if queries == 4:
+        for given in (cells, wn.Where(cells)):
+            assert_close(wn.attention(q, k, k, axial, where=given), expected, rtol=0, atol=0)
+            with pytest.raises(ValueError, match="needed 4 queries and 4 keys, got 1 and 1"):
+                wn.attention(q, k, k, rope, where=given)
+            with pytest.raises(ValueError, match="needed 4, got 1"):
+                rope.rotate(q, given)
+
+
 @pytest.mark.parametrize("layout", ["blocks", "heads"])
 def test_one_axis_and_one_token_is_still_rope(layout):
     """A decoding step: (B, 1) is one token a sequence, and so is (B, 1, 1)."""
     axial, rope = wn.AxialRoPE(8, 1, layout=layout), wn.RoPE(8)
     x, own = drawn(0, (3, 2, 1, 8), torch.float32), torch.tensor([[4], [9], [2]])
-    for positions in (own, own[..., None]):
+    for positions in (own, own[..., None], wn.Where(own), wn.Where(own[..., None])):
         assert_close(axial.rotate(x, positions), rope.rotate(x, own), rtol=0, atol=0)
     one = torch.tensor([5])
     for positions in (one, one[None], one[None, None]):

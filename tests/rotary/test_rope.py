@@ -700,6 +700,26 @@ def test_tokens_and_positions_that_do_not_fit_are_refused(shape, positions, layo
     assert (x == 1).all()  # in place: nothing was turned before it raised
 
 
+@pytest.mark.untyped
+def test_the_tensor_that_does_not_fit_is_named():
+    rope, good = wn.RoPE(8), torch.ones(2, 2, 3, 8)
+    for bad, where, error in (
+        (good.long(), None, TypeError),
+        (good[0], None, ValueError),
+        (good[..., :6], None, ValueError),
+        (good[:, :, :2], torch.arange(3), ValueError),
+        (good[:1], torch.zeros(2, 3).long(), ValueError),
+    ):
+        for name, call in (
+            ("q", lambda x, w: rope(x, good, w)),
+            ("k", lambda x, w: rope(good, x, w)),
+            ("x", rope.rotate),
+            ("x", rope.rotate_),
+        ):
+            with pytest.raises(error, match=rf"^{name} must|(for|tokens of) {name}\b"):
+                call(bad, where)
+
+
 def test_queries_and_keys_of_different_number_need_positions():
     rope = wn.RoPE(4)
     q, k = torch.ones(1, 1, 1, 4), torch.ones(1, 1, 5, 4)

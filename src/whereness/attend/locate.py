@@ -60,7 +60,10 @@ def resolve(
     cache: "KVCache | None",
 ) -> Where:
     """A `Where` of the new tokens, with `key_mask` in it and default positions filled in."""
-    where = _with_key_mask(_as_where(where, encoding), key_mask, extent, cache)
+    where = _as_where(where, encoding)
+    if encoding.takes_grid:
+        where = where.of_tokens(extent.num_queries, extent.num_keys)
+    where = _with_key_mask(where, key_mask, extent, cache)
     where.require_device(extent.device)
     if cache is not None and len(cache):
         require_device("The cached keys", cache.k, extent.device)

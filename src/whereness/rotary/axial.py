@@ -24,11 +24,9 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.checks import constants, require_choice, require_int, require_number
-from whereness.encoding import At
 from whereness.frequencies import geometric
 from whereness.rotary.pairing import Pairing
 from whereness.rotary.rope import Layout, Rotary, Turn
-from whereness.where import Where
 
 
 class AxialRoPE(Rotary):
@@ -36,7 +34,8 @@ class AxialRoPE(Rotary):
 
     Args:
         head_dim: D; without `axis_dims` a multiple of 2 num_axes.
-        num_axes: n, any number from 1.
+        num_axes: n, any number from 1. With 1, positions are (S,), (B, S) or (..., S, 1); (N, 1)
+            is one coordinate for each of N tokens, or for the only token of each of N sequences.
         base: of every axis' spectrum.
         pairing: "half" or "interleaved".
         layout: "blocks" or "heads"; see the file.
@@ -45,6 +44,8 @@ class AxialRoPE(Rotary):
     Raises:
         ValueError: widths that are odd or do not add up, options that do not exist.
     """
+
+    takes_grid = True
 
     def __init__(
         self,
@@ -99,15 +100,6 @@ class AxialRoPE(Rotary):
             own = constants(frequencies, positions.device)
             angles.append(coordinates[..., axis, None].to(torch.float64) * own)
         return torch.cat(angles, -1)
-
-    def _located(
-        self, where: Where | At | Tensor | None, inputs: Sequence[Tensor], layout: Layout
-    ) -> At:
-        if self.num_axes == 1 and isinstance(where, Tensor) and where.shape[1:][-1:] == (1,):
-            # (S, 1) is one coordinate a token, (B, 1) one token a sequence: the tokens decide.
-            one_token = self._checked_length(inputs[0], layout) == 1
-            where = where if where.dim() == 2 and one_token else where[..., 0]
-        return super()._located(where, inputs, layout)
 
     def _turned_part(self, part: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:
         if self.layout == "blocks":

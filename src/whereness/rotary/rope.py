@@ -13,7 +13,6 @@ Axes: B batch, H heads, S tokens, D head_dim, R rotary_dim. Units: positions in 
 number), frequencies in radians per token.
 """
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -108,7 +107,7 @@ class Rotary(PositionalEncoding):
             TypeError: tensors that are not floating-point; half-precision positions.
             ValueError: another width than head_dim, positions that do not fit the tokens.
         """
-        at = self._located(where, (q, k), layout)
+        at = self._located(where, {"q": q, "k": k}, layout)
         turns = at.data
         return (
             self._turned(q, turns.queries, layout, False),
@@ -125,7 +124,7 @@ class Rotary(PositionalEncoding):
     ) -> Tensor:
         """x, turned by its positions, or back with `inverse`. Arguments as for a call."""
         require_bool("inverse", inverse)
-        at = self._located(where, (x,), layout)
+        at = self._located(where, {"x": x}, layout)
         return self._turned(x, at.data.queries, layout, inverse)
 
     def rotate_(
@@ -143,7 +142,7 @@ class Rotary(PositionalEncoding):
                 of one outside of torch.no_grad(), what expand() made.
         """
         require_bool("inverse", inverse)
-        at = self._located(where, (x,), layout)
+        at = self._located(where, {"x": x}, layout)
         require_writable("x", x)
         part = self._rotary_part(x)
         part.copy_(self._turned_part(part, at.data.queries, layout, inverse))
@@ -176,10 +175,10 @@ class Rotary(PositionalEncoding):
         return Turn(angles.cos(), angles.sin())
 
     def _located(
-        self, where: Where | At | Tensor | None, inputs: Sequence[Tensor], layout: Layout
+        self, where: Where | At | Tensor | None, inputs: dict[str, Tensor], layout: Layout
     ) -> At:
         require_choice("layout", layout, ("bhsd", "bshd", "thd"))
-        lengths = [self._checked_length(x, layout) for x in inputs]
+        lengths = [self._checked_length(name, x, layout) for name, x in inputs.items()]
         if where is None:
             if self.num_axes > 1:
                 raise ValueError(
@@ -191,34 +190,42 @@ class Rotary(PositionalEncoding):
                     f"{lengths[0]} queries and {lengths[1]} keys need positions: give "
                     "where=Where(positions, k_positions)."
                 )
-            where = torch.arange(lengths[0], device=inputs[0].device)
+            where = torch.arange(lengths[0], device=next(iter(inputs.values())).device)
+        if isinstance(where, Tensor):
+            where = Where(where, num_axes=self.num_axes)
+        if isinstance(where, Where) and self.takes_grid:
+            where = where.of_tokens(lengths[0], lengths[-1])
         at = where if isinstance(where, At) else self.prepare(where)
         if at.encoding is not self:
             raise ValueError("These positions were prepared for another encoding.")
         turns = (at.data.queries, at.data.keys)
-        for x, turned, length in zip(inputs, turns, lengths, strict=False):
-            self._check_fit(x, turned, length, layout)
+        for (name, x), turned, length in zip(inputs.items(), turns, lengths, strict=False):
+            self._check_fit(name, x, turned, length, layout)
         return at
 
-    def _checked_length(self, x: Tensor, layout: Layout) -> int:
-        require_floating("q, k or x", x)
+    def _checked_length(self, name: str, x: Tensor, layout: Layout) -> int:
+        require_floating(name, x)
         axes = 3 if layout == "thd" else 4
         if x.dim() != axes:
-            raise ValueError(f"Layout {layout!r} has {axes} axes, got {tuple(x.shape)}.")
+            raise ValueError(f"Layout {layout!r} has {axes} axes, got {tuple(x.shape)} for {name}.")
         if x.shape[-1] != self.head_dim:
             raise ValueError(
                 f"{type(self).__name__} was built for head_dim={self.head_dim}, got "
-                f"{tuple(x.shape)}."
+                f"{tuple(x.shape)} for {name}."
             )
         return x.shape[{"bhsd": 2, "bshd": 1, "thd": 0}[layout]]
 
     @staticmethod
-    def _check_fit(x: Tensor, turned: Turn, length: int, layout: Layout) -> None:
+    def _check_fit(name: str, x: Tensor, turned: Turn, length: int, layout: Layout) -> None:
         batch, tokens = turned.cos.shape[:2]
         if tokens != length:
-            raise ValueError(f"Positions must match the tokens: needed {length}, got {tokens}.")
+            raise ValueError(
+                f"Positions must match the tokens of {name}: needed {length}, got {tokens}."
+            )
         if batch != 1 and (layout == "thd" or batch != x.shape[0]):
-            raise ValueError(f"Positions have batch size {batch}, got a tensor {tuple(x.shape)}.")
+            raise ValueError(
+                f"Positions have batch size {batch}, got a tensor {tuple(x.shape)} for {name}."
+            )
         if turned.cos.device != x.device:
             raise ValueError(f"Positions must be on {x.device}, got {turned.cos.device}.")
 
