@@ -304,6 +304,38 @@ def test_extended_keeps_what_was_trained(dtype):
     assert_close(made.table.detach(), before, rtol=0, atol=0)
 
 
+def test_fresh_rows_come_from_the_generator_alone():
+    made = wn.LearnedAbsolute(64, 5, 1, 2)
+    before = torch.get_rng_state()
+    one, same, other = (
+        made.extended(200, generator=torch.Generator().manual_seed(s)).table.detach()
+        for s in (1, 1, 2)
+    )
+    grown = (made.resized(9), made.resized(2, "nearest"), made.extended(9, "repeat"))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(one, same) and not torch.isclose(one[8:], other[8:]).all(1).any()
+    assert torch.equal(one[:8], made.table) and one.unique(dim=0).shape == one.shape
+    assert abs(one[8:].mean()) < 0.001 and abs(one[8:].std() - 0.02) < 0.001
+    assert all(m.table.isfinite().all() for m in grown)
+    wide = made.double().extended(200, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(wide.table[8:], one[8:].double())
+    torch.manual_seed(4)
+    first = made.extended(9).table
+    torch.manual_seed(4)
+    assert torch.equal(first, made.extended(9).table) and not torch.equal(
+        first, made.extended(9).table
+    )
+
+
+@pytest.mark.untyped
+def test_a_generator_that_makes_no_sense_is_refused():
+    made = wn.LearnedAbsolute(4, 5)
+    with pytest.raises(TypeError, match="generator must be a torch.Generator or None, got int"):
+        made.extended(9, generator=3)
+    with pytest.raises(ValueError, match="generator is for fill='fresh', got fill='repeat'"):
+        made.extended(9, "repeat", generator=torch.Generator())
+
+
 def test_a_resized_table_trains_like_any_other():
     found = copy.deepcopy(wn.LearnedAbsolute(3, 4)).resized(6)
     found(torch.tensor([5])).sum().backward()

@@ -124,6 +124,7 @@ class LearnedAbsolute(AbsoluteEncoding):
 
         The ends of the table map to the ends (corners not aligned, as in PyTorch and Hugging
         Face). The interpolation is linear in 1-D, bicubic in 2-D, trilinear in 3-D, in float32.
+        Nothing is drawn at random.
 
         Args:
             antialias: filter when shrinking, as timm does; 2-D only.
@@ -161,16 +162,22 @@ class LearnedAbsolute(AbsoluteEncoding):
         return new
 
     def extended(
-        self, num_positions: int, fill: Literal["fresh", "repeat"] = "fresh"
+        self,
+        num_positions: int,
+        fill: Literal["fresh", "repeat"] = "fresh",
+        *,
+        generator: torch.Generator | None = None,
     ) -> "LearnedAbsolute":
         """A new, longer 1-D module: trained rows are kept, the new ones are untrained.
 
         Args:
             fill: "fresh" draws the new rows as at the start; "repeat" copies the trained rows over
                 and over (Longformer: Beltagy et al. 2020, arXiv:2004.05150, section 5).
+            generator: what fresh rows are drawn from, on its own device; None: torch's global
+                generator of the table's device. Nothing else is drawn.
 
         Raises:
-            ValueError: a grid, or fewer positions than now.
+            ValueError: a grid, fewer positions than now, a generator with nothing to draw.
         """
         num_positions = require_int("num_positions", num_positions, 1)
         require_choice("fill", fill, ("fresh", "repeat"))
@@ -181,9 +188,23 @@ class LearnedAbsolute(AbsoluteEncoding):
                 f"extended() cannot shorten: the table has {self.num_positions} positions, got "
                 f"{num_positions}."
             )
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(
+                f"generator must be a torch.Generator or None, got {type(generator).__name__}."
+            )
+        if generator is not None and fill == "repeat":
+            raise ValueError(
+                "generator is for fill='fresh', got fill='repeat', which draws nothing."
+            )
         new = self._like((num_positions,))
         with torch.no_grad():
-            if fill == "repeat":
+            if fill == "fresh":
+                device = self.table.device if generator is None else generator.device
+                count = len(new.table) - len(self.table)
+                added = torch.empty(count, self.dim, dtype=torch.float32, device=device)
+                nn.init.normal_(added, std=INITIAL_SPREAD, generator=generator)
+                new.table[len(self.table) :] = added.to(self.table.device)
+            else:
                 trained = self.table[self._before() :]
                 times = -(-num_positions // self.num_positions)
                 new.table[self._before() :] = trained.repeat(times, 1)[:num_positions]
@@ -191,10 +212,12 @@ class LearnedAbsolute(AbsoluteEncoding):
         return new
 
     def _like(self, grid: tuple[int, ...]) -> "LearnedAbsolute":
-        new = LearnedAbsolute(
-            self.dim, grid, self.num_prefix, self.first_row, site=self.site, join=self.join
-        )
-        new = new.to(device=self.table.device, dtype=self.table.dtype)
+        """The same settings on another grid, the table without values."""
+        with torch.device("meta"):  # nothing is drawn there
+            new = LearnedAbsolute(
+                self.dim, grid, self.num_prefix, self.first_row, site=self.site, join=self.join
+            )
+        new = new.to(dtype=self.table.dtype).to_empty(device=self.table.device)
         new.table.requires_grad_(self.table.requires_grad)
         return new.train(self.training)
 
