@@ -1,6 +1,8 @@
 """wn.attention against the oracle: every argument alone, then all of them at once."""
 
+import inspect
 import math
+import typing
 from typing import Any
 
 import numpy as np
@@ -473,6 +475,24 @@ def test_packed_documents_equal_separate_ones(given, implementation):
         expected = attend(*one, causal=True, **waving(Wave(4), ids, ids))[0]
         near(found[start : start + length].transpose(0, 1)[None], expected)
         start += length
+
+
+@pytest.mark.untyped
+def test_type_checkers_are_told_what_comes_back():
+    """One signature for each answer, which say the same of every other argument."""
+    whole = inspect.signature(wn.attention)
+    answers = {}
+    for form in typing.get_overloads(wn.attention):
+        told = inspect.signature(form)
+        answers[str(told.parameters["return_weights"])] = told.return_annotation
+        assert list(told.parameters) == list(whole.parameters)
+        for name, parameter in told.parameters.items():
+            assert name == "return_weights" or parameter == whole.parameters[name]
+    assert answers == {
+        "return_weights: Literal[False] = False": torch.Tensor,
+        "return_weights: Literal[True]": tuple[torch.Tensor, torch.Tensor],
+        "return_weights: bool": whole.return_annotation,
+    }
 
 
 def test_weights_have_one_layout():

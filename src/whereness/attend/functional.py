@@ -5,7 +5,7 @@ Axes: B batch, H query heads, G key/value heads, S queries, T keys, D head_dim.
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, overload
 
 from torch import Tensor
 
@@ -17,6 +17,72 @@ from whereness.encoding import At, Features, PositionalEncoding, as_encoding
 from whereness.where import Where
 
 Layout = Literal["bhsd", "bshd", "thd"]
+
+
+# With the weights a pair comes back; type checkers are told when.
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding: PositionalEncoding | Sequence[PositionalEncoding] | None = None,
+    *,
+    where: Where | At | Tensor | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    key_mask: Tensor | None = None,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    features: Features | None = None,
+    dropout: float = 0.0,
+    layout: Layout = "bhsd",
+    return_weights: Literal[False] = False,
+    implementation: str = "auto",
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding: PositionalEncoding | Sequence[PositionalEncoding] | None = None,
+    *,
+    where: Where | At | Tensor | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    key_mask: Tensor | None = None,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    features: Features | None = None,
+    dropout: float = 0.0,
+    layout: Layout = "bhsd",
+    return_weights: Literal[True],
+    implementation: str = "auto",
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding: PositionalEncoding | Sequence[PositionalEncoding] | None = None,
+    *,
+    where: Where | At | Tensor | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    key_mask: Tensor | None = None,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    features: Features | None = None,
+    dropout: float = 0.0,
+    layout: Layout = "bhsd",
+    return_weights: bool,
+    implementation: str = "auto",
+) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 def attention(
