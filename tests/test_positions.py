@@ -197,7 +197,7 @@ def test_what_no_cache_can_have():
         (torch.tensor([True]), TypeError, "cache_lengths must hold integers, got torch.bool"),
         (torch.tensor(3), ValueError, r"cache_lengths must be \(B,\), got \(\)"),
         (torch.ones(1, 2).long(), ValueError, r"got \(1, 2\)"),
-        ([3, -1], ValueError, "cache_lengths must not be negative"),
+        ([3, -1], ValueError, "cache_lengths must be at least 0, got -1"),
         (torch.tensor([-1]), ValueError, "cache_lengths must not be negative"),
     ):
         with pytest.raises(error, match=message):
