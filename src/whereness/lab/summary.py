@@ -1,133 +1,201 @@
-"""`summary.json`: the results of a comparison.
+"""`summary.json`: the results of a comparison. `whereness.lab.form` checks its form.
 
     version     of this form: 1
     text        source, bytes, sha256
-    settings    all that the results depend on besides the text
+    settings    all that the results depend on besides the text: encodings, seeds, the fields of
+                `Recipe`, and those of `OrderRecipe` in order_task
+    made_with   whereness, python, torch, platform, processors, jobs, command
     encodings   by name:
         doors               where it enters the model
         properties          what `wn.measure` says of it as trained (first completed seed and first
                             layer), on as many positions as it was trained on
-        language_model      absent if no run was completed
-            train_length, seeds (completed runs)
-            loss                by length: mean and se, nats a byte, over whole windows
+        order_task          accuracy (mean over seeds), by_seed, seeds (completed), solved (it is
+                            at least 0.95 in every seed)
+        language_model
+            train_length, seeds (completed)
+            loss                by length: mean, se, low, high, by_seed (the mean of each), nats a
+                                byte, over whole windows
             loss_last_quarter   the same over the last quarter of each window
+            above_best          by length: best (the encoding with the lowest mean) and the paired
+                                difference to it, mean, low, high, by_seed; all 0 for the best
             untrained_beyond    only if entries that are read beyond this length were not trained
-        cost                train_tokens_per_second (on the cpu: of one processor's time, with as
-                            many runs beside it as there were), parameters (of the encoding)
-        failed              only if runs failed: their seed and reason
+        cost                train_tokens_per_second (mean over seeds; on the cpu: of one processor's
+                            time, with as many runs beside it as there were), relative_speed (to
+                            nope's, if that was completed), parameters (of the encoding),
+                            step_memory_bytes (what a training step keeps for its backward pass),
+                            extra_memory_bytes (more than the same model without encoding)
+        failed              only if runs failed: their task, seed and reason
+    recommendation
+        use, headline, because, lengths (best, ties), not_tested, would_change: see
+        `whereness.lab.recommendation`
 
-`mean` is over windows and seeds. `se` is the standard error over windows, each window's loss being
-averaged over the seeds first: it tells how far another stretch of the same text may differ, not
-how far another seed may.
+What was not completed is left out: language_model and cost together, with the properties;
+order_task; the doors if neither was.
+
+`mean` is over windows and seeds. `se`, `low` and `high` are of the block bootstrap over windows,
+each window's loss being averaged over the seeds first (`whereness.lab.statistics`): they tell how
+far another stretch of the same text may differ, not how far another seed may. That is in by_seed.
 """
 
 import json
-import math
 import os
-import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from whereness.lab.recommendation import recommend
 from whereness.lab.settings import Comparison, plain
+from whereness.lab.statistics import BySeed, mean_loss, paired_difference
 
 VERSION = 1
 FILE = "summary.json"
 
+SOLVED = 0.95
+"""Accuracy from which the order task counts as solved."""
+BASELINE = "nope"
+
 Result = dict[str, Any]
+Done = dict[str, list[Result]]
+"""Completed runs of one task by encoding, in the order of their seeds."""
 
 
-def summarise(comparison: Comparison, num_bytes: int, results: Sequence[Result]) -> dict[str, Any]:
+def summarise(
+    comparison: Comparison, num_bytes: int, results: Sequence[Result], made_with: dict[str, Any]
+) -> dict[str, Any]:
     """The summary of the results of all runs of `comparison` on a text of `num_bytes`."""
-    return {
-        **heading(comparison, num_bytes),
+    models = completed(results, "language_model", comparison)
+    orders = completed(results, "order_task", comparison)
+    above = above_best(models, comparison)
+    found = {
+        **heading(comparison, num_bytes, made_with),
         "encodings": {
-            name: summarised([r for r in results if r["encoding"] == name], comparison)
+            name: {
+                **what_it_is(models[name], orders[name]),
+                **order_task(orders[name]),
+                **language_model(models[name], above.get(name, {}), comparison),
+                **cost(models[name], models.get(BASELINE, [])),
+                **failed([r for r in results if r["encoding"] == name]),
+            }
             for name in comparison.encodings
         },
     }
+    return {**found, "recommendation": recommend(found)}
 
 
-def heading(comparison: Comparison, num_bytes: int) -> dict[str, Any]:
-    """What is known before any run: version, text and settings."""
+def completed(results: Sequence[Result], task: str, comparison: Comparison) -> Done:
+    """The completed runs of a task; an empty list for an encoding without any."""
+    done = [r for r in results if r["task"] == task and r["status"] == "done"]
+    done.sort(key=lambda r: r["seed"])
+    return {name: [r for r in done if r["encoding"] == name] for name in comparison.encodings}
+
+
+def heading(comparison: Comparison, num_bytes: int, made_with: dict[str, Any]) -> dict[str, Any]:
+    """What is known before any run: version, text, settings and what it is made with."""
     text = comparison.text
     settings = {
         "encodings": list(comparison.encodings),
         "seeds": comparison.seeds,
         **plain(comparison.recipe),
+        "order_task": plain(comparison.order),
     }
     return {
         "version": VERSION,
         "text": {"source": text.source, "bytes": num_bytes, "sha256": text.sha256},
         "settings": settings,
+        "made_with": made_with,
     }
 
 
-def summarised(results: Sequence[Result], comparison: Comparison) -> dict[str, Any]:
-    """The entry of one encoding."""
-    entry: dict[str, Any] = {}
-    done = [r for r in results if r["status"] == "done"]
-    if done:
-        model: dict[str, Any] = {
-            "train_length": comparison.recipe.train_length,
-            "seeds": len(done),
-            "loss": by_length([r["losses"] for r in done]),
-            "loss_last_quarter": by_length([r["last_quarter"] for r in done]),
+def what_it_is(models: list[Result], orders: list[Result]) -> dict[str, Any]:
+    """Doors and properties, as far as some run tells them."""
+    if not models:
+        return {"doors": orders[0]["doors"]} if orders else {}
+    return {key: models[0][key] for key in ("doors", "properties")}
+
+
+def order_task(runs: list[Result]) -> dict[str, Any]:
+    """The part of the order task."""
+    if not runs:
+        return {}
+    accuracies = {str(run["seed"]): run["accuracy"] for run in runs}
+    return {
+        "order_task": {
+            "accuracy": fmean(accuracies.values()),
+            "by_seed": accuracies,
+            "seeds": len(runs),
+            "solved": min(accuracies.values()) >= SOLVED,
         }
-        limits = [r["untrained_beyond"] for r in done if r["untrained_beyond"] is not None]
-        if limits:
-            model["untrained_beyond"] = min(limits)
-        entry = {
-            "doors": done[0]["doors"],
-            "properties": done[0]["properties"],
-            "language_model": model,
-            "cost": {
-                "train_tokens_per_second": statistics.fmean(r["tokens_per_second"] for r in done),
-                "parameters": done[0]["parameters"],
-            },
+    }
+
+
+def language_model(
+    runs: list[Result], above: dict[str, Any], comparison: Comparison
+) -> dict[str, Any]:
+    """The part of the language model; `above` is what it has above the best."""
+    if not runs:
+        return {}
+    lengths = [str(length) for length in comparison.recipe.lengths]
+    model: dict[str, Any] = {
+        "train_length": comparison.recipe.train_length,
+        "seeds": len(runs),
+        "loss": {n: mean_loss(by_seed(runs, "losses", n)) for n in lengths},
+        "loss_last_quarter": {n: mean_loss(by_seed(runs, "last_quarter", n)) for n in lengths},
+        "above_best": above,
+    }
+    limits = [run["untrained_beyond"] for run in runs if run["untrained_beyond"] is not None]
+    return {"language_model": {**model, **({"untrained_beyond": min(limits)} if limits else {})}}
+
+
+def above_best(models: Done, comparison: Comparison) -> dict[str, dict[str, Any]]:
+    """By encoding and length, the paired difference to the encoding with the lowest mean."""
+    done = {name: runs for name, runs in models.items() if runs}
+    found: dict[str, dict[str, Any]] = {name: {} for name in done}
+    for length in map(str, comparison.recipe.lengths) if done else ():
+        losses = {name: by_seed(runs, "losses", length) for name, runs in done.items()}
+        best = min(losses, key=lambda name: mean_loss(losses[name])["mean"])
+        for name in done:
+            difference = paired_difference(losses[name], losses[best])
+            found[name][length] = {"best": best, **difference}
+    return found
+
+
+def by_seed(runs: list[Result], key: str, length: str) -> BySeed:
+    """The losses of all windows of a length, by seed."""
+    return {run["seed"]: run[key][length] for run in runs}
+
+
+def cost(runs: list[Result], baseline: list[Result]) -> dict[str, Any]:
+    """What the encoding costs; `baseline` has the runs without encoding."""
+    if not runs:
+        return {}
+    first, speed = runs[0], tokens_per_second(runs)
+    relative = {"relative_speed": speed / tokens_per_second(baseline)} if baseline else {}
+    return {
+        "cost": {
+            "train_tokens_per_second": speed,
+            **relative,
+            "parameters": first["parameters"],
+            "step_memory_bytes": first["step_memory"],
+            "extra_memory_bytes": first["step_memory"] - first["nope_step_memory"],
         }
+    }
+
+
+def tokens_per_second(runs: list[Result]) -> float:
+    """The mean over seeds."""
+    return fmean(run["tokens_per_second"] for run in runs)
+
+
+def failed(results: Sequence[Result]) -> dict[str, Any]:
+    """The runs that failed."""
     failures = [
-        {"seed": r["seed"], "reason": r["reason"]} for r in results if r["status"] == "failed"
+        {key: run[key] for key in ("task", "seed", "reason")}
+        for run in results
+        if run["status"] == "failed"
     ]
-    return {**entry, "failed": failures} if failures else entry
-
-
-def by_length(seeds: Sequence[dict[str, list[float]]]) -> dict[str, dict[str, float]]:
-    """Mean and standard error at each length, of the losses of every window in every seed."""
-    return {length: mean_and_error([s[length] for s in seeds]) for length in seeds[0]}
-
-
-def mean_and_error(seeds: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Of losses by seed and window: the mean, and the standard error over windows."""
-    windows = [statistics.fmean(window) for window in zip(*seeds, strict=True)]
-    error = statistics.stdev(windows) / math.sqrt(len(windows))
-    return {"mean": statistics.fmean(windows), "se": error}
-
-
-def prepare(folder: Path, comparison: Comparison, num_bytes: int) -> None:
-    """Make `folder`, and see that it can be written and holds no other results.
-
-    Raises:
-        ValueError: it holds a summary of other settings, or one that cannot be read.
-        OSError: it cannot be made or written.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-        pass
-    file = folder / FILE
-    if not file.exists():
-        return
-    wanted = heading(comparison, num_bytes)
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        # The same text may lie elsewhere.
-        same = found["text"]["sha256"] == wanted["text"]["sha256"]
-        same = same and found["settings"] == wanted["settings"]
-    except (ValueError, TypeError, KeyError):
-        same = False
-    if not same:
-        raise ValueError(f"{file} is of other settings: give another --out, or move it away.")
+    return {"failed": failures} if failures else {}
 
 
 def write(folder: Path, summary: dict[str, Any]) -> Path:
