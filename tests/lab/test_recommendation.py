@@ -1,0 +1,531 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from summaries import entry, failure, summary
+from whereness.lab.recommendation import recommend
+from whereness.registry import encodings
+
+ALL = ("use", "headline", "because", "lengths", "not_tested", "would_change")
+
+
+def flat(value):
+    return {8: value, 16: value, 64: value}
+
+
+def words(found):
+    return [found["headline"], *found["because"], *found["not_tested"], *found["would_change"]]
+
+
+def starts(found, part, beginning):
+    return [line for line in found[part] if line.startswith(beginning)]
+
+
+def test_a_clear_winner_with_all_its_words():
+    found = recommend(
+        summary(
+            {
+                "nope": entry(flat([2.0, 2.1]), accuracy=0.5, speed=1000.0),
+                "shaw": entry(
+                    flat([1.50, 1.52]),
+                    speed=560.0,
+                    parameters=2112,
+                    extra=12_345_678,
+                    fused=False,
+                    content_aware=True,
+                ),
+                "alibi": entry(flat([1.64, 1.70]), speed=970.0),
+                "rope": entry({8: [1.55, 1.53], 16: [1.8, 1.8], 64: [2.2, 2.3]}, speed=960.0),
+            },
+            seeds=2,
+        )
+    )
+    assert tuple(found) == ALL
+    assert found["use"] == ["shaw"]
+    assert found["headline"] == "Use shaw."
+    assert found["because"] == [
+        "At 8 bytes shaw has the lowest loss, 1.510 nats a byte.",
+        "The next, rope, is 0.030 above (95 % interval 0.020 to 0.040, by seed 0.010 to 0.050).",
+        "At 16 bytes shaw has the lowest loss, 1.510 nats a byte.",
+        "The next, alibi, is 0.160 above (95 % interval 0.150 to 0.170, by seed 0.140 to 0.180).",
+        "At 64 bytes shaw has the lowest loss, 1.510 nats a byte.",
+        "The next, alibi, is 0.160 above (95 % interval 0.150 to 0.170, by seed 0.140 to 0.180).",
+        "shaw costs speed: it trained at 0.56 times the speed of nope.",
+        (
+            "A training step with shaw keeps 12.3 MB more than one without encoding, 2.2 times as "
+            "much."
+        ),
+        "What shaw adds depends on the tokens, not on positions alone.",
+        (
+            "Fused attention cannot serve shaw: the attention weights must be formed, so memory "
+            "grows with the square of the length."
+        ),
+        (
+            "The best that fused attention can serve at 8 bytes is rope: 0.030 above (95 % "
+            "interval 0.020 to 0.040, by seed 0.010 to 0.050)."
+        ),
+        (
+            "The best that fused attention can serve at 16 and 64 bytes is alibi: 0.160 above (95 "
+            "% interval 0.150 to 0.170, by seed 0.140 to 0.180) and 0.160 above (95 % interval "
+            "0.150 to 0.170, by seed 0.140 to 0.180)."
+        ),
+        (
+            "At 64 bytes, 8 times the training length, nope, shaw and alibi are at most 0.05 above "
+            "their own loss at 8."
+        ),
+        "The order task was not solved by nope (accuracy 0.50).",
+    ]
+    assert found["lengths"] == {n: {"best": "shaw", "ties": []} for n in ("8", "16", "64")}
+    assert found["not_tested"] == [
+        "Other models: this one has width 64, 2 layers and 4 heads.",
+        "Other texts: this one is mine.txt, 100,000 bytes.",
+        (
+            "Other training: it was 500 steps of 16 sequences of 8 bytes, with the learning rate "
+            "0.003 for every encoding."
+        ),
+        "Texts longer than 64 bytes.",
+        "Scalings of rotary encodings for longer texts, such as NTK or YaRN.",
+        "Further training at the longer lengths.",
+        "Decoding token by token: its speed and its memory.",
+        "Encodings that are not among the 4 of this comparison.",
+    ]
+    assert found["would_change"] == [
+        "Longer training than 500 steps, above all for what has parameters (shaw).",
+        (
+            "Texts that are never longer than 8 bytes: the second choice is rope, 0.030 above (95 "
+            "% interval 0.020 to 0.040, by seed 0.010 to 0.050), and not alibi."
+        ),
+        (
+            "Speed, if it counts most: alibi trained at 1.73 times the speed of shaw, its loss "
+            "being 0.160 above the best."
+        ),
+    ]
+
+
+def test_alibi_wins():
+    found = recommend(summary({"rope": entry(flat(1.9)), "alibi": entry(flat(1.8))}))
+    assert (found["use"], found["headline"]) == (["alibi"], "Use alibi.")
+    assert "alibi costs little speed: it trained at 1.00 times the speed of rope." in words(found)
+    assert not starts(found, "because", "Fused attention")
+    assert not starts(found, "because", "The best that fused")
+    assert not starts(found, "would_change", "More seeds")
+
+
+def test_alibi_loses():
+    found = recommend(summary({"rope": entry(flat(1.7)), "alibi": entry(flat(1.8))}))
+    assert (found["use"], found["headline"]) == (["rope"], "Use rope.")
+    assert "The next, alibi, is 0.100 above (95 % interval 0.090 to 0.110)." in found["because"]
+
+
+def test_a_tie():
+    found = recommend(
+        summary(
+            {
+                "t5": entry(flat(1.799), half=0.02, parameters=128),
+                "alibi": entry(flat(1.8), half=0.02),
+                "rope": entry(flat(1.795), half=0.02, speed=900.0),
+                "nope": entry(flat(2.5)),
+            }
+        )
+    )
+    assert found["use"] == ["alibi", "rope", "t5"]
+    assert found["headline"] == "Use alibi, rope or t5: they cannot be told apart here."
+    assert found["because"][:2] == [
+        "Each of alibi, rope and t5 is the best or tied with it at every length.",
+        (
+            "Of these, prefer alibi: rope trains slower (900 against 1,000 tokens a second); t5 "
+            "has more parameters (128 against 0)."
+        ),
+    ]
+    assert found["lengths"]["16"] == {"best": "rope", "ties": ["t5", "alibi"]}
+    assert (
+        "alibi cannot be told from it: 0.005 above (95 % interval -0.015 to 0.025); the interval "
+        "includes 0."
+    ) in found["because"]
+    assert "The next, nope, is 0.705 above (95 % interval 0.695 to 0.715)." in found["because"]
+    assert (
+        "More seeds or more text: they may tell t5, alibi and rope apart." in found["would_change"]
+    )
+
+
+def test_untrained_entries_weigh_more_than_parameters_and_parameters_more_than_speed():
+    made = {
+        "learned": entry(flat(1.8), parameters=1, speed=3000.0, untrained_beyond=8),
+        "t5": entry(flat(1.8), parameters=500, speed=2000.0, half=0.01),
+        "shaw": entry(flat(1.8), parameters=300, speed=10.0, half=0.01),
+    }
+    found = recommend(summary(made))
+    assert found["use"] == ["shaw", "t5", "learned"]
+    assert (
+        "Of these, prefer shaw: t5 has more parameters (500 against 300); learned reads untrained "
+        "entries at 64 bytes."
+    ) in found["because"]
+
+
+def test_trained_entries_are_not_held_against_an_encoding():
+    made = {
+        "learned": entry(flat(1.8), parameters=1, untrained_beyond=64),
+        "t5": entry(flat(1.8), parameters=2),
+    }
+    found = recommend(summary(made))
+    assert found["use"] == ["learned", "t5"]
+    assert not any("trained:" in line for line in found["because"])
+
+
+def test_nothing_sets_equal_encodings_apart():
+    found = recommend(summary({"t5": entry(flat(1.8)), "alibi": entry(flat(1.8))}))
+    assert found["use"] == ["t5", "alibi"]
+    assert "Nothing else sets them apart: t5 comes first in the list." in found["because"]
+
+
+def test_seeds_disagree():
+    """Clear over windows, but in one seed alibi is as good as rope."""
+    made = {
+        "rope": entry(flat([1.7, 1.8, 1.8])),
+        "alibi": entry(flat([1.9, 1.79, 1.9])),
+        "t5": entry(flat([1.9, 1.81, 1.9])),
+    }
+    found = recommend(summary(made, seeds=3))
+    assert found["use"] == ["rope", "alibi"]
+    assert (
+        "alibi cannot be told from it: 0.097 above (95 % interval 0.087 to 0.107, by seed -0.010 "
+        "to 0.200); the seeds disagree."
+    ) in found["because"]
+    made["alibi"] = entry(flat([1.9, 1.7, 1.9]), half=0.2)
+    assert any(
+        line.endswith("; the interval includes 0 and the seeds disagree.")
+        for line in recommend(summary(made, seeds=3))["because"]
+    )
+
+
+def test_a_zero_difference_in_a_seed_is_a_disagreement():
+    made = {"rope": entry(flat([1.7, 1.8])), "alibi": entry(flat([1.9, 1.8]))}
+    assert recommend(summary(made, seeds=2))["use"] == ["rope", "alibi"]
+
+
+def test_one_seed_leaves_the_range_over_seeds_unknown():
+    one = recommend(summary({"rope": entry(flat(1.7)), "alibi": entry(flat(1.8))}))
+    assert "There is one seed, so the range over seeds is unknown." in one["because"]
+    assert (
+        "Another seed: the smallest clear lead is 0.100, over alibi at 8 bytes, and how far seeds "
+        "differ is unknown."
+    ) in one["would_change"]
+    two = recommend(
+        summary({"rope": entry(flat([1.7, 1.7])), "alibi": entry(flat([1.8, 1.9]))}, seeds=2)
+    )
+    assert not any("one seed" in line or "Another seed" in line for line in words(two))
+    assert (
+        "The next, alibi, is 0.150 above (95 % interval 0.140 to 0.160, by seed 0.100 to 0.200)."
+        in two["because"]
+    )
+
+
+def test_one_for_short_texts_and_one_for_longer_ones():
+    made = {
+        "rope": entry({8: 1.7, 16: 1.9, 64: 2.4}),
+        "alibi": entry({8: 1.8, 16: 1.81, 64: 1.8}),
+    }
+    found = recommend(summary(made))
+    assert found["use"] == ["rope", "alibi"]
+    assert found["headline"] == "Use rope for texts of up to 8 bytes and alibi for longer ones."
+    assert found["because"][:2] == [
+        "No encoding is the best or tied with it at every length.",
+        "Between 8 and 16 bytes the loss of alibi falls below that of rope.",
+    ]
+    assert "Texts that are never longer than 8 bytes: rope alone will do." in found["would_change"]
+    assert found["lengths"]["64"] == {"best": "alibi", "ties": []}
+
+
+def test_the_lengths_between_which_curves_cross():
+    made = {
+        "rope": entry({8: 1.7, 16: 1.795, 64: 2.4}),
+        "alibi": entry({8: 1.8, 16: 1.8, 64: 1.8}),
+    }
+    found = recommend(summary(made))
+    assert "Between 16 and 64 bytes the loss of alibi falls below that of rope." in found["because"]
+
+
+def test_no_encoding_fits_all_longer_texts():
+    made = {
+        "rope": entry({8: 1.6, 16: 1.9, 64: 2.4}),
+        "alibi": entry({8: 1.8, 16: 1.7, 64: 1.9}),
+        "t5": entry({8: 1.8, 16: 1.95, 64: 1.8}),
+        "shaw": entry({8: 1.7, 16: 1.75, 64: 1.85}),  # never far, and never the best
+    }
+    found = recommend(summary(made))
+    assert found["use"] == ["rope", "alibi"]
+    assert (
+        "Nor is any at all lengths above 8 bytes: alibi is at most 0.100 above the best there."
+    ) in found["because"]
+
+
+def test_a_compromise():
+    """alibi is the best at 8 and 16 bytes, t5 at 64; no other is better at longer ones."""
+    made = {
+        "alibi": entry({8: 1.7, 16: 1.7, 64: 1.9}),
+        "t5": entry({8: 1.9, 16: 2.0, 64: 1.8}),
+    }
+    found = recommend(summary(made))
+    assert found["use"] == ["alibi"]
+    assert found["headline"] == (
+        "Use alibi: no encoding is best at every length, and it is at most 0.100 above the best."
+    )
+
+
+def test_only_one_encoding():
+    found = recommend(summary({"alibi": entry({8: 1.8, 16: 1.9, 64: 2.0})}))
+    assert found["use"] == ["alibi"]
+    assert found["headline"] == "Only alibi has results: there is nothing to choose between."
+    assert found["because"][0] == (
+        "Its loss in nats a byte is 1.800 at 8 bytes, 1.900 at 16 bytes and 2.000 at 64 bytes."
+    )
+    assert (
+        "At 64 bytes, 8 times the training length, every encoding is more than 0.05 above its own "
+        "loss at 8."
+    ) in found["because"]
+    assert found["would_change"] == ["Results of other encodings."]
+
+
+def test_one_encoding_failed_everywhere():
+    made = {"alibi": entry(flat(1.8)), "t5": {"failed": [failure()]}, "rope": entry(flat(1.9))}
+    found = recommend(summary(made))
+    assert found["use"] == ["alibi"]
+    assert found["not_tested"][-1] == (
+        "No language model with t5 was completed: the training loss became nan at step 3."
+    )
+    assert "Encodings that are not among the 3 of this comparison." in found["not_tested"]
+
+
+def test_none_completed():
+    order = entry(flat(1.0))
+    del order["language_model"], order["cost"], order["properties"]
+    made = {"alibi": order, "t5": {"failed": [failure(), failure(1, reason="other")]}}
+    found = recommend(summary(made))
+    assert found["use"] == []
+    assert found["headline"] == "No language model was completed, so nothing can be recommended."
+    assert found["because"] == [
+        "No language model with alibi was completed.",
+        "No language model with t5 was completed: the training loss became nan at step 3.",
+    ]
+    assert found["lengths"] == {}
+    assert found["would_change"] == ["A language model that is completed."]
+
+
+def test_the_best_reads_untrained_entries():
+    made = {
+        "learned": entry(flat(1.7), parameters=64, untrained_beyond=16),
+        "alibi": entry(flat(1.8)),
+    }
+    found = recommend(summary(made))
+    assert found["use"] == ["learned"]
+    assert (
+        "Beyond 16 bytes learned reads entries that were never trained: do not trust its losses "
+        "there."
+    ) in found["because"]
+    assert (
+        "Training at 64 bytes: it would train what learned reads untrained there now."
+    ) in found["would_change"]
+
+
+def test_what_explains_the_losses_of_others():
+    made = {
+        "alibi": entry(flat(1.5)),
+        "nope": entry(flat(2.0)),
+        "integer": entry(flat(2.0004)),
+        "binary": entry({8: 2.0, 16: 2.0, 64: 2.001}),
+        "learned": entry(flat(1.9), untrained_beyond=8, accuracy=0.94),
+        "t5": entry(flat(1.9), untrained_beyond=8, failed=[failure(1)]),
+    }
+    found = recommend(summary(made))
+    assert "integer has the same losses as nope, the model without encoding." in found["because"]
+    assert "Beyond 8 bytes learned and t5 read entries that were never trained." in found["because"]
+    assert "The order task was not solved by learned (accuracy 0.94)." in found["because"]
+    assert found["not_tested"][-1] == (
+        "Some seeds of the language model with t5 failed: the training loss became nan at step 3."
+    )
+
+
+def test_what_speaks_against_the_recommended_one():
+    made = {
+        "alibi": entry(flat(1.5), accuracy=0.725, failed=[failure(2, "order_task", "it broke")]),
+        "nope": entry(flat(2.0)),
+    }
+    found = recommend(summary(made))
+    assert "alibi did not solve the order task: its accuracy is 0.72." in found["because"]
+    assert "alibi failed in seed 2 of the order task: it broke." in found["because"]
+    del made["alibi"]["order_task"]
+    assert "The order task was not completed with alibi." in recommend(summary(made))["because"]
+
+
+def test_the_model_without_encoding_may_win():
+    found = recommend(summary({"alibi": entry(flat(1.8)), "nope": entry(flat(1.5))}))
+    assert found["headline"] == "Use nope."
+    assert "nope is the model without encoding." in found["because"]
+    assert not any("times the speed" in line for line in words(found))
+
+
+@pytest.mark.parametrize(("extra", "told"), [(900_000, False), (1_100_000, True)])
+def test_memory_is_told_where_it_matters(extra, told):
+    found = recommend(summary({"alibi": entry(flat(1.5), extra=extra), "nope": entry(flat(2.0))}))
+    assert told == (
+        "A training step with alibi keeps 1.1 MB more than one without encoding, 1.1 times as much."
+        in found["because"]
+    )
+
+
+@pytest.mark.parametrize(("speed", "told"), [(89, "costs speed"), (91, "costs little speed")])
+def test_speed_is_a_cost_where_it_matters(speed, told):
+    made = {"alibi": entry(flat(1.5), speed=float(speed)), "rope": entry(flat(2.0), speed=100.0)}
+    line = f"alibi {told}: it trained at 0.{speed} times the speed of rope."
+    assert line in recommend(summary(made))["because"]
+
+
+@pytest.mark.parametrize(("speed", "told"), [(1240.0, False), (1260.0, True)])
+def test_a_faster_alternative(speed, told):
+    made = {
+        "alibi": entry(flat(1.5)),
+        "t5": entry(flat(1.9), speed=5000.0),
+        "rope": entry({8: 1.6, 16: 1.7, 64: 1.8}, speed=speed),
+    }
+    lines = starts(recommend(summary(made)), "would_change", "Speed")
+    name, times = ("rope", "1.26") if told else ("t5", "5.00")
+    losses = "0.100 to 0.300" if told else "0.400"
+    assert lines == [
+        (
+            f"Speed, if it counts most: {name} trained at {times} times the speed of alibi, its "
+            f"loss being {losses} above the best."
+        )
+    ]
+
+
+def test_several_for_short_texts():
+    made = {
+        "alibi": entry({8: 1.8, 16: 1.8, 64: 1.8}),
+        "rope": entry({8: 1.801, 16: 1.9, 64: 1.9}),
+        "t5": entry({8: 1.81, 16: 1.9, 64: 1.9}, half=0.02),
+        "shaw": entry({8: 1.85, 16: 1.9, 64: 1.9}),
+    }
+    found = recommend(summary(made))
+    assert found["use"] == ["alibi"]
+    assert (
+        "Texts that are never longer than 8 bytes: rope and t5 cannot be told from the best there."
+        in found["would_change"]
+    )
+    assert "Nor can t5." in found["because"]
+
+
+@pytest.mark.parametrize(("num_bytes", "windows"), [(19_210, 0), (19_209, 29), (1_290, 2)])
+def test_few_windows_are_told(num_bytes, windows):
+    """A tenth is held out, whole windows of 64 bytes fit, and a target follows the last byte."""
+    found = recommend(
+        summary({"alibi": entry(flat(1.5)), "rope": entry(flat(2.0))}, num_bytes=num_bytes)
+    )
+    lines = starts(found, "would_change", "More text:")
+    expected = f"More text: from {windows} windows of 64 bytes the intervals come out too narrow."
+    assert lines == ([expected] if windows else [])
+
+
+def test_one_length():
+    made = {"alibi": entry({8: 1.5}), "rope": entry({8: 1.6})}
+    found = recommend(summary(made, lengths=(8,)))
+    assert found["use"] == ["alibi"]
+    assert not any("never longer" in line or "training length" in line for line in words(found))
+
+
+def test_lower_in_the_seeds_that_both_completed():
+    made = {"alibi": entry(flat([1.5, 1.5])), "rope": entry(flat(1.6))}
+    found = summary(made)
+    for above in found["encodings"]["rope"]["language_model"]["above_best"].values():
+        above.update(mean=-0.1, low=-0.11, high=-0.09, by_seed={"0": -0.1})
+    assert (
+        "rope cannot be told from it: 0.100 below (95 % interval -0.110 to -0.090); it is below in "
+        "the seeds that both completed."
+    ) in recommend(found)["because"]
+
+
+NAMES = ("nope", "shaw", "alibi", "rope", "t5", "learned", "binary")
+LOSSES = st.one_of(st.floats(1, 3), st.sampled_from([1.5, 1.51, 1.6]))
+
+
+@st.composite
+def summaries(draw):
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
+    lengths = draw(st.sampled_from([(8,), (8, 16), (8, 16, 64), (16, 64)]))
+    seeds = draw(st.integers(1, 3))
+    made = {}
+    for name in names:
+        if draw(st.integers(0, 5)) == 0:
+            made[name] = {"failed": [failure()]} if draw(st.booleans()) else {}
+            continue
+        losses = {n: draw(st.lists(LOSSES, min_size=seeds, max_size=seeds)) for n in lengths}
+        options = {
+            "half": draw(st.sampled_from([0.001, 0.02, 0.5])),
+            "accuracy": draw(st.sampled_from([0.5, 0.95, 1.0])),
+            "fused": draw(st.booleans()),
+            "content_aware": draw(st.booleans()),
+            "speed": draw(st.sampled_from([500.0, 1000.0, 1300.0])),
+            "parameters": draw(st.sampled_from([0, 64])),
+            "extra": draw(st.sampled_from([0, 5_000_000])),
+        }
+        if draw(st.booleans()):
+            options["untrained_beyond"] = 8
+        made[name] = entry(losses, **options)
+    return summary(made, lengths=lengths, seeds=seeds)
+
+
+def fits(made, name, length):
+    """Retold: the lowest of all, or not clearly above it."""
+    above = made["encodings"][name]["language_model"]["above_best"][str(length)]
+    lead = min([above["low"], *above["by_seed"].values()])
+    return above["best"] == name or lead <= 0
+
+
+@given(summaries())
+def test_what_is_recommended_is_never_clearly_beaten_at_all_lengths(made):
+    found = recommend(made)
+    done = [n for n, e in made["encodings"].items() if "language_model" in e]
+    lengths = made["settings"]["lengths"]
+    assert bool(found["use"]) == bool(done)
+    assert len(set(found["use"])) == len(found["use"])
+    for name in found["use"]:
+        assert any(fits(made, name, n) for n in lengths)
+    everywhere = {name for name in done if all(fits(made, name, n) for n in lengths)}
+    if everywhere:
+        assert set(found["use"]) == everywhere
+    elif done:
+        assert len(found["use"]) <= 2
+        assert fits(made, found["use"][0], lengths[0])
+    for n, row in found["lengths"].items():
+        assert {row["best"], *row["ties"]} == {name for name in done if fits(made, name, n)}
+        assert row["best"] not in row["ties"]
+
+
+@given(summaries())
+def test_words_name_only_what_was_compared(made):
+    found = recommend(made)
+    compared = set(made["encodings"])
+    for line in words(found):
+        named = set(re.findall(r"\w+", line)) & set(encodings())
+        assert named <= compared, line
+        assert line.endswith(".") and ".." not in line and "None" not in line and "  " not in line
+    for name in found["use"]:
+        assert name in found["headline"]
+    assert recommend(made) == found
+
+
+@given(summaries())
+def test_every_loss_in_the_words_is_one_of_the_summary(made):
+    known = set()
+    for one in made["encodings"].values():
+        model = one.get("language_model", {"loss": {}, "above_best": {}})
+        rows = (*model["loss"].values(), *model["above_best"].values())
+        for row in rows:
+            values = (row["mean"], row["low"], row["high"], *row["by_seed"].values())
+            known |= {f"{abs(value):.3f}" for value in values}
+    settings = made["settings"]
+    found = recommend(made)
+    for line in (found["headline"], *found["because"], *found["would_change"]):
+        for number in re.findall(r"\d+\.\d{3}", line):
+            assert number in known or number == f"{settings['learning_rate']:g}", line
