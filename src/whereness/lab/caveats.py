@@ -95,8 +95,6 @@ def num_windows(e: Evidence, text: dict[str, Any], length: int) -> int:
 def shorter_texts(e: Evidence, decision: Decision) -> Iterator[str]:
     """What to use if longer texts never come."""
     shortest, longest = e.lengths[0], e.lengths[-1]
-    if shortest == longest:
-        return
     only = f"Texts that are never longer than {shortest} bytes:"
     more = [name for name in e.fitting([shortest]) if name not in decision.use]
     if more:

@@ -56,16 +56,15 @@ class Evidence:
     def ties(self, length: int) -> list[str]:
         """What is not told from the best, the lowest loss first."""
         best = self.best(length)
-        return [n for n in self.ranked(length) if n != best and self.is_tied(n, length)]
-
-    def is_tied(self, name: str, length: int) -> bool:
-        """The interval reaches down to 0, or the seeds disagree."""
-        above = self.above(name, length)
-        return above["low"] <= 0 or any(seed <= 0 for seed in above["by_seed"].values())
+        return [n for n in self.ranked(length) if n != best and self.fits(n, length)]
 
     def fits(self, name: str, length: int) -> bool:
-        """It is the best, or tied with it."""
-        return name == self.best(length) or self.is_tied(name, length)
+        """The best, or tied with it: the interval reaches down to 0, or the seeds disagree.
+
+        The best needs no rule of its own: its difference to itself is 0.
+        """
+        above = self.above(name, length)
+        return above["low"] <= 0 or any(seed <= 0 for seed in above["by_seed"].values())
 
     def fitting(self, lengths: Iterable[int]) -> list[str]:
         """What fits at all of the lengths."""
