@@ -3,6 +3,8 @@
 from copy import deepcopy
 from statistics import fmean
 
+from hypothesis import strategies as st
+
 
 def entry(losses, *, half=0.01, **changes):
     """One encoding; `losses` by length: a number, or one for each seed."""
@@ -105,3 +107,34 @@ def summary(encodings, *, lengths=(8, 16, 64), seeds=1, num_bytes=100_000, **set
         },
         "encodings": encodings,
     }
+
+
+NAMES = ("nope", "shaw", "alibi", "rope", "t5", "learned", "binary")
+LOSSES = st.one_of(st.floats(1, 3), st.sampled_from([1.5, 1.51, 1.6]))
+
+
+@st.composite
+def made_up(draw):
+    """Any summary, but for its recommendation."""
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
+    lengths = draw(st.sampled_from([(8,), (8, 16), (8, 16, 64), (16, 64)]))
+    seeds = draw(st.integers(1, 3))
+    made = {}
+    for name in names:
+        if draw(st.integers(0, 5)) == 0:
+            made[name] = {"failed": [failure()]} if draw(st.booleans()) else {}
+            continue
+        losses = {n: draw(st.lists(LOSSES, min_size=seeds, max_size=seeds)) for n in lengths}
+        options = {
+            "half": draw(st.sampled_from([0.001, 0.02, 0.5])),
+            "accuracy": draw(st.sampled_from([0.5, 0.95, 1.0])),
+            "fused": draw(st.booleans()),
+            "content_aware": draw(st.booleans()),
+            "speed": draw(st.sampled_from([500.0, 1000.0, 1300.0])),
+            "parameters": draw(st.sampled_from([0, 64])),
+            "extra": draw(st.sampled_from([0, 5_000_000])),
+        }
+        if draw(st.booleans()):
+            options["untrained_beyond"] = 8
+        made[name] = entry(losses, **options)
+    return summary(made, lengths=lengths, seeds=seeds)

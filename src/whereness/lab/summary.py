@@ -189,10 +189,10 @@ def tokens_per_second(runs: list[Result]) -> float:
 
 
 def failed(results: Sequence[Result]) -> dict[str, Any]:
-    """The runs that failed."""
+    """The runs that failed, by task and seed: runs may end in any order."""
     failures = [
         {key: run[key] for key in ("task", "seed", "reason")}
-        for run in results
+        for run in sorted(results, key=lambda r: (r["task"], r["seed"]))
         if run["status"] == "failed"
     ]
     return {"failed": failures} if failures else {}
