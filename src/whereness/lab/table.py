@@ -1,71 +1,165 @@
-"""The table in the terminal."""
+"""The table in the terminal. Printed elsewhere it is plain text: rich leaves colours out there."""
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from whereness.lab.reasons import TASKS
+from whereness.lab.summary import SOLVED
+from whereness.lab.words import listed
 
 BEST = "bold green"
 MARK = "*"
 UNTRAINED = "!"
+UNSOLVED = "?"
+MISSING = "-"
+
+WIDTH = 100
+DROPPED = ("memory", "params", "tokens/s", "order")
+"""Columns that give way, in this order, where the table would be too wide."""
+
+PADDED = ("order", "tokens/s")
+"""Columns whose cells are padded here."""
+
+Entry = dict[str, Any]
+Cell = Callable[[str, Entry], Text | str]
 
 
-def table(summary: dict[str, Any]) -> Table:
-    """Losses of a summary: one row an encoding, one column a length, the best of each marked."""
-    lengths = [str(length) for length in summary["settings"]["lengths"]]
-    entries = summary["encodings"]
-    losses = {n: e["language_model"]["loss"] for n, e in entries.items() if "language_model" in e}
-    best = {s: min(losses, key=lambda n: losses[n][s]["mean"]) for s in lengths} if losses else {}
-    speeds = {n: e["cost"]["train_tokens_per_second"] for n, e in entries.items() if n in losses}
-    fastest = max(speeds, key=lambda n: speeds[n]) if speeds else None
+def table(summary: dict[str, Any], width: int = WIDTH) -> Table:
+    """One row an encoding: order task, loss at each length and above the best, and costs.
 
-    made = Table(box=None, header_style="bold", pad_edge=False)
-    made.add_column("encoding", no_wrap=True)
-    for length in lengths:
-        made.add_column(length, justify="right")
-    made.add_column("tokens/s", justify="right")
-    for name, entry in entries.items():
-        if name not in losses:
-            made.add_row(name, Text("failed", "red"))
-            continue
-        limit = entry["language_model"].get("untrained_beyond")
-        cells = [
-            loss_cell(
-                losses[name][s]["mean"],
-                losses[best[s]][s]["mean"],
-                is_best=best[s] == name,
-                untrained=limit is not None and int(s) > limit,
-            )
-            for s in lengths
-        ]
-        speed = Text(f"{speeds[name]:,.0f}", BEST if name == fastest else "")
-        made.add_row(name, *cells, speed.append(MARK if name == fastest else " "))
+    What does not fit into `width` characters is left out and named below the table. Losses are
+    never left out.
+    """
+    columns = columns_of(summary)
+    made = filled(summary, columns, [])
+    for count in range(1, len(DROPPED) + 1):
+        if width_of(made) <= width:
+            break
+        made = filled(summary, columns, DROPPED[:count])
     return made
 
 
-def loss_cell(mean: float, least: float, *, is_best: bool, untrained: bool) -> Text:
-    """The loss, and how far it is from the best, `least`, of its column."""
+def width_of(made: Table) -> int:
+    """Characters of its widest line, but for the caption: that is wrapped."""
+    wide = Console(width=10_000)
+    return made.__rich_measure__(wide, wide.options).maximum
+
+
+def filled(summary: dict[str, Any], columns: dict[str, Cell], without: Sequence[str]) -> Table:
+    """The table without some columns."""
+    made = Table(box=None, header_style="bold", pad_edge=False)
+    made.add_column("encoding", no_wrap=True)
+    shown = {header: cell for header, cell in columns.items() if header not in without}
+    for header in shown:
+        # Marks hang over the right edge; rich would drop the space of a number without one.
+        justify = "left" if header in PADDED else "right"
+        made.add_column(header, justify=justify, no_wrap=True)
+    for name, entry in summary["encodings"].items():
+        made.add_row(name, *(cell(name, entry) for cell in shown.values()))
+    if without:
+        made.caption = f"No room for {listed(without)}: see the summary."
+        made.caption_justify = "left"
+    return made
+
+
+def columns_of(summary: dict[str, Any]) -> dict[str, Cell]:
+    """What each column holds, by its header."""
+    entries = {n: e for n, e in summary["encodings"].items() if "language_model" in e}
+    speeds = {name: entry["cost"]["train_tokens_per_second"] for name, entry in entries.items()}
+    fastest = max(speeds, key=lambda n: speeds[n]) if speeds else None
+    lengths = summary["settings"]["lengths"]
+
+    def loss(length: int) -> Cell:
+        return lambda _, entry: loss_cell(entry, length, is_first=length == lengths[0])
+
+    def cost(key: str) -> Cell:
+        return lambda _, entry: short(entry["cost"][key]) if "cost" in entry else ""
+
+    def speed(name: str, _: Entry) -> Text | str:
+        if name not in speeds:
+            return ""
+        cell = Text(f"{short(speeds[name]):>7}", BEST if name == fastest else "")
+        return cell.append(MARK if name == fastest else "")
+
+    return {
+        "order": lambda _, entry: order_cell(entry),
+        **{str(length): loss(length) for length in lengths},
+        "tokens/s": speed,
+        "params": cost("parameters"),
+        "memory": cost("extra_memory_bytes"),
+    }
+
+
+def order_cell(entry: Entry) -> Text | str:
+    """The accuracy in the order task."""
+    order = entry.get("order_task")
+    if order is None:
+        tasks = {failure["task"] for failure in entry.get("failed", [])}
+        return Text("failed", "red") if "order_task" in tasks else f"{MISSING:>4}"
+    shown = Text(f"{order['accuracy']:.2f}", "" if order["solved"] else "red")
+    return shown.append("" if order["solved"] else UNSOLVED)
+
+
+def loss_cell(entry: Entry, length: int, *, is_first: bool) -> Text | str:
+    """The loss, and how far it is above the best of its column."""
+    model = entry.get("language_model")
+    if model is None:
+        tasks = {failure["task"] for failure in entry.get("failed", [])}
+        told = Text("failed", "red") if "language_model" in tasks else MISSING
+        return told if is_first else ""
+    mean, above = model["loss"][str(length)]["mean"], model["above_best"][str(length)]
+    limit = model.get("untrained_beyond")
+    is_best = above["mean"] == above["low"] == above["high"] == 0
     shown = Text(f"{mean:.2f}", BEST if is_best else "")
-    shown.append(UNTRAINED if untrained else " ")
+    shown.append(UNTRAINED if limit is not None and length > limit else " ")
     return shown.append(
-        f"{MARK:>5}" if is_best else f"{mean - least:+.2f}", "" if is_best else "dim"
+        f"{MARK:>5}" if is_best else f"{above['mean']:+.2f}", "" if is_best else "dim"
     )
+
+
+def short(number: float) -> str:
+    """Three digits: 950, 52.6k, 1.2M."""
+    for unit, suffix in ((1, ""), (1e3, "k"), (1e6, "M")):
+        rounded = float(f"{number / unit:.3g}")
+        if abs(rounded) < 1000:
+            return f"{rounded:g}{suffix}"
+    return f"{number / 1e9:.3g}G"
 
 
 def notes(summary: dict[str, Any], jobs: int) -> list[str]:
     """What a reader of the table must know, and what went wrong."""
-    settings, entries = summary["settings"], summary["encodings"]
+    settings, entries = summary["settings"], summary["encodings"].values()
+    models = [e["language_model"] for e in entries if "language_model" in e]
+    orders = [e["order_task"] for e in entries if "order_task" in e]
     on_cpu = settings["device"] == "cpu"
-    trained = settings["train_length"]
     beside = f"{jobs} runs side by side" if jobs > 1 else "one run at a time"
     lines = [
-        f"Trained at {trained}. Loss in nats a byte, at each length, and above the best ({MARK}).",
+        (
+            f"Trained at {settings['train_length']}. Loss in nats a byte, at each length, and "
+            f"above the best ({MARK})."
+        ),
         f"tokens/s: in training, {beside}{'; a second of one processor' * on_cpu}.",
+        (
+            "params: of the encoding. memory: bytes that a training step keeps more than one "
+            "without encoding."
+        ),
     ]
-    if any("untrained_beyond" in e.get("language_model", {}) for e in entries.values()):
+    if orders:
+        lines.append("order: accuracy in the order task, where only word order tells who acts.")
+    if not all(order["solved"] for order in orders):
+        lines.append(f"{UNSOLVED} below {SOLVED} in the order task, in some seed.")
+    if any("untrained_beyond" in model for model in models):
         lines.append(f"{UNTRAINED} reads parameters that training at this length never reached.")
-    for name, entry in entries.items():
-        lines += [
-            f"failed: {name}, seed {f['seed']}: {f['reason']}" for f in entry.get("failed", [])
-        ]
-    return lines
+    return [*lines, *failures(summary)]
+
+
+def failures(summary: dict[str, Any]) -> Iterator[str]:
+    """A line for each run that failed."""
+    for name, entry in summary["encodings"].items():
+        for failure in entry.get("failed", []):
+            task, seed = TASKS[failure["task"]], failure["seed"]
+            yield f"failed: {name}, {task}, seed {seed}: {failure['reason']}"
