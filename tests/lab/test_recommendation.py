@@ -149,6 +149,21 @@ def test_a_tie():
     )
 
 
+def test_of_many_ties_only_the_closest_are_told_with_numbers():
+    made = {
+        "t5": entry(flat(1.8)),
+        "alibi": entry(flat(1.801)),
+        "rope": entry(flat(1.802)),
+        "shaw": entry(flat(1.803)),
+    }
+    found = recommend(summary(made))
+    assert len(found["use"]) == 4
+    assert [line.split()[0] for line in found["because"] if "cannot be told" in line] == [
+        *("alibi", "rope") * 3
+    ]
+    assert found["because"].count("Nor can shaw.") == 3
+
+
 def test_untrained_entries_weigh_more_than_parameters_and_parameters_more_than_speed():
     made = {
         "learned": entry(flat(1.8), parameters=1, speed=3000.0, untrained_beyond=8),

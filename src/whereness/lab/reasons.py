@@ -21,6 +21,8 @@ SAME = 0.0005
 """Losses closer than this at every length are told as equal."""
 SLOW = 0.9
 """Below this part of another's speed, speed is a cost."""
+MOST = 2
+"""Ties at a length that are told with numbers; of more, the names."""
 MEMORY = 0.1
 """Above this part of a step's memory without encoding, the rest is a cost."""
 
@@ -104,7 +106,7 @@ def at_length(e: Evidence, length: int, use: Sequence[str]) -> Iterator[str]:
     """The best, what is tied with it, and the next."""
     best, ties = e.best(length), e.ties(length)
     yield f"At {length} bytes {best} has the lowest loss, {nats(e.loss(best, length))} nats a byte."
-    told = [name for name in ties if name in use] or ties[:1]
+    told = [name for name in ties if name in use][:MOST] or ties[:1]
     for name in told:
         above = e.above(name, length)
         yield f"{name} cannot be told from it: {difference(above)}; {doubt(above)}."

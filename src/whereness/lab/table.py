@@ -74,7 +74,7 @@ def columns_of(summary: dict[str, Any]) -> dict[str, Cell]:
     lengths = summary["settings"]["lengths"]
 
     def loss(length: int) -> Cell:
-        return lambda _, entry: loss_cell(entry, length, is_first=length == lengths[0])
+        return lambda name, entry: loss_cell(name, entry, length, is_first=length == lengths[0])
 
     def cost(key: str) -> Cell:
         return lambda _, entry: short(entry["cost"][key]) if "cost" in entry else ""
@@ -104,7 +104,7 @@ def order_cell(entry: Entry) -> Text | str:
     return shown.append("" if order["solved"] else UNSOLVED)
 
 
-def loss_cell(entry: Entry, length: int, *, is_first: bool) -> Text | str:
+def loss_cell(name: str, entry: Entry, length: int, *, is_first: bool) -> Text | str:
     """The loss, and how far it is above the best of its column."""
     model = entry.get("language_model")
     if model is None:
@@ -113,7 +113,7 @@ def loss_cell(entry: Entry, length: int, *, is_first: bool) -> Text | str:
         return told if is_first else ""
     mean, above = model["loss"][str(length)]["mean"], model["above_best"][str(length)]
     limit = model.get("untrained_beyond")
-    is_best = above["mean"] == above["low"] == above["high"] == 0
+    is_best = above["best"] == name
     shown = Text(f"{mean:.2f}", BEST if is_best else "")
     shown.append(UNTRAINED if limit is not None and length > limit else " ")
     return shown.append(
