@@ -13,7 +13,7 @@ from whereness.cli.errors import EXTRAS
 
 SNAPSHOT = Path(__file__).parent / "data" / "public_surface.txt"
 LAZY = sorted({*wn._MODULES, *wn._HOMES})
-OUTER = ("__main__", "cli", "lab", "auditor", "interop", "explorer")
+OUTER = ("__main__", "cli", "lab", "auditor", "interop", "explorer", "pictures")
 """What may use the packages of an extra; all else is the core."""
 PRINTING = ("whereness.story.printing",)
 """Modules of the core that print with the packages of an extra: imported by who prints only."""

@@ -2,6 +2,7 @@
 
 EXTRAS = {
     "filelock": "lab",
+    "jinja2": "lab",
     "matplotlib": "lab",
     "rich": "lab",
     "safetensors": "lab",

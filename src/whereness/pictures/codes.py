@@ -1,0 +1,44 @@
+"""Doors 1 and 2: the rows of Π that join the tokens.
+
+Axes: N positions, E model dim.
+"""
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from whereness.pictures.drawing import Picture, heat, scale, signed, svg
+from whereness.pictures.subject import Subject
+from whereness.properties.probes import joined_rows
+
+TITLE = "Its codes"
+
+
+def numbers(of: Subject) -> Tensor | None:
+    """The code of every position, (N, E); None where the encoding joins no tokens."""
+    if not {1, 2} & set(of.doors):
+        return None
+    with torch.no_grad():
+        return joined_rows(of.encoding, of.where())
+
+
+def picture(of: Subject, name: str) -> Picture | None:
+    """A heat map: position to the right, channel downwards."""
+    codes = numbers(of)
+    if codes is None:
+        return None
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        image = heat(axes, codes.T, signed(codes))
+        axes.set(xlabel="position", ylabel="channel")
+        scale(figure, image, axes, "code", codes)
+
+    reader = "all that a layer reads" if 1 in of.doors else "what queries and keys read"
+    return Picture(
+        "codes",
+        TITLE,
+        f"What is added to the token at each of {len(codes)} positions, in {codes.shape[1]} "
+        f"channels: it becomes part of {reader}.",
+        svg(draw, f"Codes of {of.seen_as} by position and channel", f"{name}-codes"),
+    )
