@@ -3,12 +3,11 @@
 Axes: N positions, E model dim.
 """
 
-import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from whereness.pictures.drawing import Picture, heat, scale, signed, svg
-from whereness.pictures.subject import Subject
+from whereness.pictures.subject import Subject, probing
 from whereness.properties.probes import joined_rows
 
 TITLE = "Its codes"
@@ -18,7 +17,7 @@ def numbers(of: Subject) -> Tensor | None:
     """The code of every position, (N, E); None where the encoding joins no tokens."""
     if not {1, 2} & set(of.doors):
         return None
-    with torch.no_grad():
+    with probing():
         return joined_rows(of.encoding, of.where())
 
 

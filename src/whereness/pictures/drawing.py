@@ -9,7 +9,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree as ET
 
 import matplotlib as mpl
@@ -44,14 +44,14 @@ STYLE: dict[str, Any] = {
     "axes.linewidth": 0.6,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlesize": 8.5,
+    "axes.titlesize": 9.5,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same layout everywhere
-    "font.size": 8.5,
+    "font.size": 9.5,
     "image.composite_image": False,
-    "legend.fontsize": 8,
+    "legend.fontsize": 9.5,
     "legend.frameon": False,
     "lines.linewidth": 1.5,
     "savefig.facecolor": "none",
@@ -83,17 +83,23 @@ def named(*parts: str) -> str:
 
 
 def svg(
-    draw: Callable[[Figure], None], title: str, name: str, size: tuple[float, float] = (4.6, 2.5)
+    draw: Callable[[Figure], None],
+    title: str,
+    name: str,
+    *,
+    size: tuple[float, float] = (4.4, 2.7),
+    layout: Literal["constrained", "compressed"] = "constrained",
 ) -> str:
     """What `draw` draws, as an SVG of `size` inches that says `title` to those who cannot see it.
 
     Args:
         name: ids begin with it; pictures in one page need different ones.
+        layout: "compressed" for panels of a fixed shape.
     """
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=size, layout=layout)
         FigureCanvasSVG(figure)
         draw(figure)
         written = io.StringIO()

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from whereness.pictures.drawing import COLOURS, INK, Picture, count_offsets, rule, svg
-from whereness.pictures.subject import Subject
+from whereness.pictures.subject import Subject, probing
 from whereness.properties.probes import identical_scores, is_flat, seen_by
 from whereness.properties.scores import profile
 
@@ -39,7 +39,7 @@ class Curves(NamedTuple):
 
 def numbers(of: Subject) -> Curves:
     """The curves of identical tokens, unscaled."""
-    with torch.no_grad():
+    with probing():
         scores = identical_scores(of.encoding, of.where(), of.tokens())  # (R, H, N, N)
     flat = is_flat(scores, seen_by(of.encoding, of.length))
     scores = scores - scores.diagonal(dim1=-2, dim2=-1)[..., None]

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from whereness.pictures.drawing import Picture, distinct, heat, panels, scale, svg
-from whereness.pictures.subject import Subject
+from whereness.pictures.subject import Subject, probing
 from whereness.properties.rotations import matrices
 
 TITLE = "How its pairs turn"
@@ -30,7 +30,7 @@ def numbers(of: Subject) -> Tensor | None:
     if 3 not in of.doors:
         return None
     found: list[Tensor] = []
-    with torch.no_grad():
+    with probing():
         for axis in range(of.num_axes):
             both = matrices(of.encoding, torch.arange(of.length), axis)
             if both is None or both[0].shape[-1] != both[1].shape[-2]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from whereness.pictures.drawing import Picture, heat, panels, scale, signed, svg
-from whereness.pictures.subject import Subject
+from whereness.pictures.subject import Subject, probing
 from whereness.properties.probes import identical_scores
 
 TITLE = "What it does to scores"
@@ -33,7 +33,7 @@ def numbers(of: Subject) -> Scores | None:
     """
     if 4 not in of.doors:
         return None
-    with torch.no_grad():
+    with probing():
         bias = of.encoding.prepare(of.where()).bias()
         if bias is not None:
             return Scores(bias[0].expand(-1, of.length, of.length), content_free=True)
@@ -57,10 +57,10 @@ def picture(of: Subject, name: str, *, causal: bool = True) -> Picture | None:
         all_axes = panels(figure, len(shown))
         images = [heat(a, s, norm, square=True) for a, s in zip(all_axes, shown, strict=True)]
         for head, axes in enumerate(all_axes):
-            axes.set_xlabel("key")
+            axes.set(xlabel="key", ylabel="query")
+            axes.label_outer()
             if len(shown) > 1:
                 axes.set_title(f"head {head}")
-        all_axes[0].set_ylabel("query")
         scale(figure, images[0], all_axes, f"{what} − 1" if multiplies else what, shown)
 
     grey = " Grey: keys after the query." if bool(shown.isnan().any()) else ""
@@ -68,7 +68,9 @@ def picture(of: Subject, name: str, *, causal: bool = True) -> Picture | None:
         "scores",
         TITLE,
         _caption(of, found, multiplies) + grey,
-        svg(draw, f"Scores of {of.seen_as} by query and key", f"{name}-scores"),
+        svg(
+            draw, f"Scores of {of.seen_as} by query and key", f"{name}-scores", layout="compressed"
+        ),
     )
 
 

@@ -1,5 +1,7 @@
 """What a picture is drawn of: an exact copy of an encoding and the positions that it has."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +26,14 @@ FEWEST = 2
 """Positions of a picture."""
 SEED = 0
 """Of drawn words: every picture of an encoding shows the same ones."""
+
+
+@contextmanager
+def probing() -> Generator[None]:
+    """Without gradients, and with a random state of its own: probes build layers, which draw."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(SEED)
+        yield
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +61,7 @@ class Subject:
 
     def tokens(self) -> Tensor:
         """The contents of identical tokens, (R, E); the same at every call."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED)
+        with probing():
             return contents(self.content, sizes(self.encoding).dim)
 
 
@@ -64,8 +73,7 @@ def subject(encoding: PositionalEncoding, num_positions: int) -> Subject:
     """
     require_int("num_positions", num_positions, FEWEST)
     encoding = as_encoding(encoding)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(SEED)
+    with probing():
         exact = exact_copy(encoding)
         length = usable_length(exact, num_positions)
         if length < FEWEST:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whereness.encoding import Call
 from whereness.pictures.drawing import Picture, heat, scale, signed, svg
-from whereness.pictures.subject import Subject
+from whereness.pictures.subject import Subject, probing
 from whereness.properties.doors import sizes
 
 TITLE = "What it adds to values"
@@ -23,7 +23,7 @@ def numbers(of: Subject) -> Tensor | None:
     """
     if 5 not in of.doors:
         return None
-    with torch.no_grad():
+    with probing():
         added = _read(of, 0.0)
         return added if bool(added.any()) else _read(of, 1.0)
 

@@ -91,8 +91,9 @@
       make(plot, 'text', { x: x(trained) + 6, y: box.top + 2 }, 'trained at this length');
     }
 
-    const labels = [];
-    for (const { series, i } of shown.reverse()) {
+    const labels = [], single = Math.min(28, (box.right - box.left - 30) / Math.max(shown.length, 1));
+    shown.forEach((entry, n) => { entry.aside = span ? 0 : (n - (shown.length - 1) / 2) * single; });
+    for (const { series, i, aside } of shown.reverse()) {
       const group = make(plot, 'g', { class: 'series', 'data-series': i });
       const points = data.lengths.map((_, k) => ({ k, v: value(series, k) })).filter(({ v }) => v);
       const banded = points.filter(({ v }) => v.length === 3);
@@ -101,7 +102,7 @@
         make(group, 'path', { class: 'band', d: `M${[...there, ...back].join('L')}z`, fill: colour(i), 'fill-opacity': 0.1 });
       } else if (banded.length) {
         const { k, v } = banded[0];
-        make(group, 'path', { class: 'band', d: `M${x(k)},${y(v[1])}V${y(v[2])}`, stroke: colour(i), 'stroke-width': 2, 'stroke-opacity': 0.5 });
+        make(group, 'path', { class: 'band', d: `M${x(k) + aside},${y(v[1])}V${y(v[2])}`, stroke: colour(i), 'stroke-width': 2, 'stroke-opacity': 0.5 });
       }
       const lines = { solid: '', dashed: '' };
       points.slice(1).forEach((to, n) => {
@@ -111,21 +112,21 @@
       for (const [kind, d] of Object.entries(lines)) {
         if (d) make(group, 'path', { class: `curve ${kind}`, d, fill: 'none', stroke: colour(i), 'stroke-width': 2, 'stroke-dasharray': kind === 'dashed' ? '6 4' : 'none' });
       }
-      for (const { k, v } of points) make(group, 'path', { class: 'point', d: shape(i), transform: `translate(${x(k)} ${y(v[0])})`, fill: colour(i) });
-      if (points.length) labels.push({ series, i, group, k: points.at(-1).k, from: y(points.at(-1).v[0]) });
+      for (const { k, v } of points) make(group, 'path', { class: 'point', d: shape(i), transform: `translate(${x(k) + aside} ${y(v[0])})`, fill: colour(i) });
+      if (points.length) labels.push({ series, i, group, left: x(points.at(-1).k) + aside, from: y(points.at(-1).v[0]) });
     }
-    if (named) place(labels, box, x);
-    make(plot, 'line', { class: 'cursor', y1: box.top, y2: box.bottom, x1: x(state.at), x2: x(state.at) });
+    if (named) place(labels, box);
+    if (span) make(plot, 'line', { class: 'cursor', y1: box.top, y2: box.bottom, x1: x(state.at), x2: x(state.at) });
     read();
   }
 
   // Names at the ends of their curves, moved apart where they would touch.
-  function place(labels, box, x) {
+  function place(labels, box) {
     const apart = Math.min(15, (box.bottom - box.top) / Math.max(labels.length, 1));
     labels.sort((a, b) => a.from - b.from).forEach((label, n) => { label.to = Math.max(label.from, n ? labels[n - 1].to + apart : box.top); });
     for (let n = labels.length - 1, limit = box.bottom; n >= 0; n--, limit -= apart) labels[n].to = Math.min(labels[n].to, limit);
-    for (const { series, i, group, k, from, to } of labels) {
-      make(group, 'path', { class: 'leader', d: `M${x(k) + 7},${from}L${box.right + 14},${to}` });
+    for (const { series, i, group, left, from, to } of labels) {
+      make(group, 'path', { class: 'leader', d: `M${left + 7},${from}L${box.right + 14},${to}` });
       make(group, 'path', { d: shape(i), transform: `translate(${box.right + 20} ${to})`, fill: colour(i) });
       make(group, 'text', { class: 'label', x: box.right + 28, y: to + 4 }, series.name);
     }
@@ -218,5 +219,6 @@
   });
   byId('show-all').addEventListener('click', () => hide(new Set()));
   byId('show-best').addEventListener('click', () => hide(new Set(data.series.map((_, i) => i).slice(5))));
+  byId('show-best').hidden = data.series.length <= 5;
   new ResizeObserver(draw).observe(plot);
 })();

@@ -5,6 +5,7 @@ A series has, for each length, [mean, low, high], or None where it has no value 
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -62,7 +63,7 @@ def still(of: Mapping[str, Any]) -> str:
             )
             beyond = line["untrained"] or math.inf
             axes.plot(x, [v[0] for v in y], markersize=4.5, label=line["name"], lw=0, **style)
-            for (n, a), (m, b) in zip(known, known[1:], strict=False):
+            for (n, a), (m, b) in pairwise(known):
                 dashes = "--" if m > beyond else "-"
                 axes.plot([n, m], [a[0], b[0]], dashes, color=style["color"])
         axes.set_xscale("log", base=2)

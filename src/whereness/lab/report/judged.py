@@ -24,6 +24,8 @@ class Group(NamedTuple):
 
     title: str
     rules: tuple[Rule, ...]
+    headings: tuple[str, ...]
+    """Of the columns; they may be broken at soft hyphens."""
     rows: dict[str, tuple[Cell, ...]]
 
 
@@ -63,11 +65,17 @@ def groups(found: Mapping[str, Properties]) -> list[Group]:
     for group, title in GROUPS.items():
         rules = tuple(rule for rule in RULES if rule.group == group)
         rows = {
-            name: tuple(Cell(of[r.name].shown, of[r.name].passed) for r in rules)
+            name: tuple(Cell(minus(of[r.name].shown), of[r.name].passed) for r in rules)
             for name, of in verdicts.items()
         }
-        tables.append(Group(title, rules, rows))
+        headings = tuple(r.heading.replace("-\n", "\u00ad").replace("\n", " ") for r in rules)
+        tables.append(Group(title, rules, headings, rows))
     return tables
+
+
+def minus(shown: str) -> str:
+    """With signs as wide as a plus; "-" alone stands for no value."""
+    return "–" if shown == "-" else shown.replace("-", "\N{MINUS SIGN}")
 
 
 def failures(found: Mapping[str, Properties]) -> list[Failure]:

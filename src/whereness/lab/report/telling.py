@@ -45,7 +45,7 @@ def chapters() -> list[Chapter]:
             "Write it in bits.",
             "Small, and the same in every text. But bits jump: the best linear map from a "
             f"position to the one three further leaves {bits.residual['Binary']:.0%} of the code "
-            "unexplained.",
+            "unexplained.".replace("%", "\N{NO-BREAK SPACE}%"),
         ),
         Chapter(
             "Make the bits smooth: sines and cosines.",

@@ -72,9 +72,7 @@ class Subject(NamedTuple):
     pictures: list[tuple[Picture, Markup]]
 
 
-def view(
-    summary: Mapping[str, Any], encodings: Mapping[str, PositionalEncoding]
-) -> dict[str, Any]:
+def view(summary: Mapping[str, Any], encodings: Mapping[str, PositionalEncoding]) -> dict[str, Any]:
     """Everything that the template names."""
     entries, settings = summary["encodings"], summary["settings"]
     ranked = ranking(entries, settings["lengths"])
@@ -148,10 +146,10 @@ def _loss(name: str, model: Mapping[str, Any], length: str) -> Loss | None:
         return None
     best, limit = above["best"] == name, model.get("untrained_beyond")
     return Loss(
-        mean=f"{loss['mean']:.2f}",
+        mean=number(loss["mean"]),
         interval=span(loss),
         above=signed(above["mean"]),
-        above_interval="" if best else f"{signed(above['low'])} to {signed(above['high'])}",
+        above_interval="" if best else span(above),
         best=best,
         tie=not best and above["low"] <= 0 <= above["high"],
         untrained=limit is not None and int(length) > limit,
@@ -223,17 +221,14 @@ def opened(doors: Sequence[int]) -> str:
     """The doors by number and name."""
     if not doors:
         return "no door"
-    named = ", ".join(f"{door} {DOORS[door]}" for door in doors)
-    return f"door{'s' if len(doors) > 1 else ''} {named}"
+    return ", ".join(f"door {door} ({DOORS[door]})" for door in doors)
 
 
 def facts(entry: Mapping[str, Any], lengths: Sequence[int]) -> list[tuple[str, str]]:
     """The results of one encoding in a line: names and values."""
-    listed = []
     loss = _model(entry).get("loss", {})
-    for length in dict.fromkeys((lengths[0], lengths[-1])):
-        if str(length) in loss:
-            listed.append((f"loss at {length}", f"{loss[str(length)]['mean']:.2f}"))
+    ends = dict.fromkeys(map(str, (lengths[0], lengths[-1])))
+    listed = [(f"loss at {n}", number(loss[n]["mean"])) for n in ends if n in loss]
     if "order_task" in entry:
         listed.append(("order task", f"{entry['order_task']['accuracy']:.3f}"))
     if "cost" in entry:
@@ -273,14 +268,20 @@ def plain(value: Any) -> str:
 
 
 def signed(value: float) -> str:
-    """With its sign; a minus that is as wide as a plus."""
-    text = f"{value:+.2f}".replace("-", "−")
-    return "0.00" if text in ("+0.00", "−0.00") else text
+    """With its sign, unless it is 0 when rounded."""
+    text = number(value)
+    return f"+{text}" if value > 0 and text != "0.00" else text
+
+
+def number(value: float) -> str:
+    """Two digits; a minus that is as wide as a plus, and none before 0."""
+    text = f"{value:.2f}"
+    return "0.00" if text == "-0.00" else text.replace("-", "\N{MINUS SIGN}")
 
 
 def span(found: Mapping[str, float]) -> str:
     """An interval."""
-    return f"{found['low']:.2f} to {found['high']:.2f}"
+    return f"{number(found['low'])} to {number(found['high'])}"
 
 
 def memory(size: float) -> str:
@@ -290,4 +291,4 @@ def memory(size: float) -> str:
         if amount < 1024 or unit == "GiB":
             break
         amount /= 1024
-    return f"{'−' if size < 0 else ''}{amount:.3g} {unit}"
+    return f"{amount:.3g} {unit}" if size >= 0 else f"\N{MINUS SIGN}{amount:.3g} {unit}"
