@@ -4,6 +4,7 @@
 CANDIDATES := $(or $(PYTHON),python3.11 python3.12 python3.13 python3.14 python3)
 CHECK := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 VENV := .venv
+CHROMIUM := /usr/bin/chromium
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install -qq --no-input --disable-pip-version-check \
 	--root-user-action=ignore --constraint constraints.txt
@@ -16,12 +17,13 @@ ifneq ($(shell cat $(VENV)/.stamp 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test test-more compare lock clean moved
+.PHONY: help venv browser lint test test-more compare lock clean moved
 
 help:
 	@echo 'make venv       the environment, in .venv'
 	@echo 'make test       all tests but the slow ones, plain and with types checked at run time'
-	@echo 'make test-more  the slow tests and those against other libraries'
+	@echo 'make test-more  the slow tests, those against other libraries and those in a browser'
+	@echo 'make browser    what the tests in a browser need: Chromium, and what drives it'
 	@echo 'make lint       ruff, pyrefly, import-linter'
 	@echo 'make compare    the main job: compare encodings (ARGS="--help" lists the options)'
 	@echo 'make lock       write constraints.txt anew, from the newest releases'
@@ -30,7 +32,7 @@ help:
 venv: $(VENV)/.stamp
 
 $(VENV)/.stamp: pyproject.toml constraints.txt Makefile $(MOVED)
-	@set -e; rm -f $@ $(VENV)/.peers; \
+	@set -e; rm -f $@ $(VENV)/.peers $(VENV)/.browser; \
 	if [ -n "$(MOVED)" ] || ! $(PY) -c '' 2>/dev/null; then \
 		found=; for python in $(CANDIDATES); do \
 			if "$$python" -c '$(CHECK)' 2>/dev/null; then found=$$python; break; fi; \
@@ -51,6 +53,18 @@ $(VENV)/.peers: $(VENV)/.stamp
 	$(INSTALL) --group peers
 	@touch $@
 
+# Chromium comes from Debian: playwright's own cannot be fetched everywhere.
+browser: $(VENV)/.browser
+	@if [ ! -x $(CHROMIUM) ]; then \
+		if [ "$$(id -u)" = 0 ]; then as_root=; else as_root=sudo; fi; \
+		$$as_root apt-get update -qq && $$as_root env DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; \
+	fi
+
+$(VENV)/.browser: $(VENV)/.stamp
+	$(INSTALL) --group browser
+	@touch $@
+
 lint: venv
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
@@ -61,7 +75,7 @@ test: venv
 	$(PYTEST) -m 'not more' $(ARGS)
 	WHERENESS_TYPED=1 $(PYTEST) -m 'not more and not untyped' $(ARGS)
 
-test-more: venv $(VENV)/.peers
+test-more: venv $(VENV)/.peers browser
 	$(PYTEST) -m more $(ARGS)
 
 compare: venv
@@ -77,7 +91,7 @@ lock:
 	grep '^torch==' constraints.txt > build/torch.txt
 	build/lock/bin/python -m pip install -qq --upgrade pip
 	build/lock/bin/python -m pip install -qq --constraint build/torch.txt \
-		--group build --group lint --group test --group peers --editable '.[all]'
+		--group build --group lint --group test --group peers --group browser --editable '.[all]'
 	{ echo '# Written by `make lock`: every package of `make venv` and `make test-more`.'; \
 	  build/lock/bin/python -m pip freeze --all --exclude-editable | sed 's/+.*//' | \
 	  grep -E -v '^(nvidia-|cuda-|triton)'; } > build/constraints.txt

@@ -1,11 +1,9 @@
 """All pictures of an encoding."""
 
-import torch
-
 from whereness.encoding import PositionalEncoding
 from whereness.pictures import codes, offsets, rotation, scores, spectrum, values
 from whereness.pictures.drawing import Picture
-from whereness.pictures.subject import subject
+from whereness.pictures.subject import one_thread, subject
 
 
 def pictures(
@@ -24,9 +22,7 @@ def pictures(
     Raises:
         ValueError: fewer than two positions.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the tensors are small: more threads wait for one another
-    try:
+    with one_thread():
         of = subject(encoding, num_positions)
         name = name or of.seen_as
         drawn = (
@@ -37,6 +33,4 @@ def pictures(
             offsets.picture(of, name),
             spectrum.picture(of, name),
         )
-    finally:
-        torch.set_num_threads(threads)
     return tuple(picture for picture in drawn if picture is not None)

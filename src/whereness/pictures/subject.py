@@ -36,6 +36,17 @@ def probing() -> Generator[None]:
         yield
 
 
+@contextmanager
+def one_thread() -> Generator[None]:
+    """The tensors here are small: more threads wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 @dataclass(frozen=True, eq=False)
 class Subject:
     """An encoding in float64, without gradients, and how many positions of it are shown.

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from whereness.encoding import PositionalEncoding
 from whereness.lab.report.view import view
+from whereness.pictures.subject import one_thread
 
 FILE = "report.html"
 HERE = Path(__file__).parent
@@ -57,7 +58,9 @@ def html(summary: Mapping[str, Any], encodings: Mapping[str, PositionalEncoding]
         name: Markup((HERE / file).read_text(encoding="utf-8"))  # noqa: S704 (ours)
         for name, file in (("css", "report.css"), ("js", "chart.js"))
     }
-    return environment.get_template("template.html.j2").render(view(summary, encodings), **own)
+    with one_thread():
+        shown = view(summary, encodings)
+    return environment.get_template("template.html.j2").render(shown, **own)
 
 
 def _umask() -> int:
