@@ -56,8 +56,8 @@
   function draw() {
     const width = plot.clientWidth, height = plot.clientHeight, shown = visible();
     const named = width > 560 && shown.length <= 16;
-    const right = width - (named ? 8 + 7 * Math.max(...shown.map(({ series }) => series.name.length), 4) + 22 : 14);
-    const box = { left: 46, right, top: 14, bottom: height - 40 };
+    const right = width - (named ? 34 + 7 * Math.max(...shown.map(({ series }) => series.name.length), 4) : 14);
+    const box = { left: 46, right, top: 20, bottom: height - 40 };
     plot.setAttribute('viewBox', `0 0 ${width} ${height}`);
     plot.replaceChildren();
     const logs = data.lengths.map(Math.log2);
@@ -78,6 +78,7 @@
       make(plot, 'line', { class: zero ? 'zero' : 'grid', x1: box.left, x2: box.right, y1: y(tick), y2: y(tick) });
       make(plot, 'text', { x: box.left - 8, y: y(tick) + 4, 'text-anchor': 'end' }, tick.toFixed(digits).replace('-', '\u2212'));
     }
+    make(plot, 'text', { x: 0, y: 12 }, 'nats/byte');
     let last = -Infinity;
     data.lengths.forEach((length, i) => {
       if (x(i) - last < 34 && i !== state.at) return;
@@ -87,8 +88,8 @@
     make(plot, 'text', { x: (box.left + box.right) / 2, y: box.bottom + 35, 'text-anchor': 'middle' }, 'length in bytes');
     const trained = data.lengths.indexOf(data.trained);
     if (trained >= 0 && span) {
-      make(plot, 'line', { class: 'zero', x1: x(trained), x2: x(trained), y1: box.top, y2: box.bottom, 'stroke-dasharray': '1 3' });
-      make(plot, 'text', { x: x(trained) + 6, y: box.top + 2 }, 'trained at this length');
+      make(plot, 'line', { class: 'zero', x1: x(trained), x2: x(trained), y1: 4, y2: box.bottom, 'stroke-dasharray': '1 3' });
+      make(plot, 'text', { x: x(trained) + 14, y: 12 }, `trained at ${data.trained}`);
     }
 
     const labels = [], single = Math.min(28, (box.right - box.left - 30) / Math.max(shown.length, 1));
