@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -8,12 +9,13 @@ import sys
 import pytest
 
 from whereness.cli import main
-from whereness.lab import engine
+from whereness.lab import engine, run
 from whereness.lab.run import failed
+from whereness.lab.training import DivergedError
 
 TINY = [
     *("--train-length", "8", "--lengths", "8", "16", "--steps", "4", "--batch", "2"),
-    *("--width", "8", "--heads", "2", "--jobs", "1"),
+    *("--order-steps", "4", "--width", "8", "--heads", "2", "--jobs", "1", "--seeds", "1"),
 ]
 
 
@@ -22,31 +24,113 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def files(folder):
+    """What a comparison leaves, without hidden files."""
+    return sorted(f.name for f in folder.iterdir() if not f.name.startswith("."))
+
+
 def test_the_whole_way(text_file, capsys, tmp_path):
     command = ["compare", "--text", str(text_file), *TINY, "--encodings", "nope", "learned"]
     assert main(command) == 0
     shown = capsys.readouterr().out
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("compare-")
-    assert f"Summary: runs/{folder.name}/summary.json" in shown
-    assert shown.startswith("[1/2] nope, seed 0: loss ")
+    assert files(folder) == ["report.html", "runs.sqlite", "summary.json"]
     found = json.loads((folder / "summary.json").read_text())
+    first, *_, last = shown.splitlines()
+    assert re.match(r"\[1/4\] nope, (text|order), seed 0: ", first)
+    assert f"Summary: runs/{folder.name}/summary.json" in shown
+    assert last == f"Report: runs/{folder.name}/report.html"
+    advice = found["recommendation"]
+    for name in ("because", "would_change", "not_tested"):
+        assert advice[name]
+        for sentence in advice[name]:
+            assert f"\n- {sentence}\n" in shown
+    assert f"\n{advice['headline']}\n" in shown
     assert found["text"]["bytes"] == text_file.stat().st_size
     assert list(found["encodings"]) == ["nope", "learned"]
+    assert all(e["order_task"]["seeds"] == 1 for e in found["encodings"].values())
+    page = (folder / "report.html").read_text()
+    assert advice["headline"] in page
+    assert page.count("<svg") > 5
 
-    # The same again: the same folder and, but for times, the same numbers.
+    # The same again: nothing is done anew, not even timed.
     assert main(command) == 0
-    again = json.loads((folder / "summary.json").read_text())
-    for entry in (*found["encodings"].values(), *again["encodings"].values()):
-        del entry["cost"]["train_tokens_per_second"]
+    shown = capsys.readouterr().out
+    assert shown.startswith("4 of 4 runs were done before.\n")
+    assert "seed 0:" not in shown
+    assert json.loads((folder / "summary.json").read_text()) == found
+
+    # In another folder: but for times, the same numbers.
+    assert main([*command, "--out", "other"]) == 0
+    again = json.loads((tmp_path / "other" / "summary.json").read_text())
+    for summary in (found, again):
+        del summary["recommendation"]  # its words tell of speed
+        for entry in summary["encodings"].values():
+            del entry["cost"]["train_tokens_per_second"]
+            entry["cost"].pop("relative_speed", None)
     assert again == found
 
     # Other settings there: refused, nothing is lost.
-    before = (folder / "summary.json").read_bytes()
+    before = {f: (folder / f).read_bytes() for f in files(folder)}
     capsys.readouterr()
-    assert main([*command, "--seeds", "2", "--out", str(folder)]) == 2
-    assert "other settings" in capsys.readouterr().err
-    assert (folder / "summary.json").read_bytes() == before
+    assert main([*command, "--steps", "5", "--out", str(folder)]) == 2
+    assert capsys.readouterr().err == (
+        f"whereness: {folder} holds runs of other settings (steps 4, not 5): give another --out, "
+        "or move it away.\n"
+    )
+    assert {f: (folder / f).read_bytes() for f in files(folder)} == before
+
+
+def test_the_command_in_the_summary_repeats_it(text_file, monkeypatch, capsys, tmp_path):
+    copy = tmp_path / "a 'text'.txt"
+    copy.write_bytes(text_file.read_bytes())
+    arguments = ["--text", str(copy), *TINY, "--encodings", "nope", "--steps", "3", "--out", "one"]
+    assert main(["compare", *arguments]) == 0
+    found = json.loads((tmp_path / "one" / "summary.json").read_text())
+    told = shlex.split(found["made_with"]["command"])
+    assert told[:2] == ["whereness", "compare"]
+    assert not {"--out", "--jobs"} & set(told)
+    assert main([*told[1:], "--out", "one"]) == 0  # the same settings: the folder is accepted
+    assert "2 of 2 runs were done before." in capsys.readouterr().out
+
+
+def test_the_report_is_opened_where_asked_for(text_file, monkeypatch, tmp_path):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    command = ["compare", "--text", str(text_file), *TINY, "--encodings", "nope", "--out", "a b"]
+    assert main(command) == 0
+    assert opened == []
+    assert main([*command, "--open"]) == 0
+    assert opened == [f"file://{tmp_path}/a%20b/report.html"]
+
+
+def test_one_encoding_that_fails_leaves_the_others(text_file, monkeypatch, capsys, tmp_path):
+    # A rate that diverges for all, but NaN reaches only what is trained by it.
+    real = run.language_model
+
+    def broken(which, *rest):
+        if which.encoding == "rope":
+            raise DivergedError("the training loss became nan at step 3")
+        return real(which, *rest)
+
+    monkeypatch.setattr(run, "language_model", broken)
+    monkeypatch.setattr(engine, "execute", here)
+    command = ["compare", "--text", str(text_file), *TINY, "--encodings", "rope", "nope"]
+    assert main([*command, "--out", "out"]) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert "rope, text, seed 0: failed: the training loss became nan at step 3" in told.out
+    found = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert found["encodings"]["rope"]["failed"] == [
+        {
+            "task": "language_model",
+            "seed": 0,
+            "reason": "the training loss became nan at step 3",
+        }
+    ]
+    assert found["recommendation"]["use"] == ["nope"]
+    assert "became nan" in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -60,6 +144,7 @@ def test_the_whole_way(text_file, capsys, tmp_path):
         (["--jobs", "0"], "--jobs must be at least 1, got 0"),
         (["--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["--steps", "0"], "--steps must be at least 1, got 0"),
+        (["--order-steps", "0"], "--order-steps must be at least 1, got 0"),
         (["--heads", "3"], "--width must be a multiple of --heads"),
         (["--encodings", "axial_rope"], "axial_rope: it reads positions of 2 axes"),
         (["--width", "6", "--encodings", "nope", "rope"], "rope: rotary_dim must be even"),
@@ -87,18 +172,30 @@ def test_what_cannot_serve_is_one_line(tmp_path, capsys, arguments, message):
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize(("num_failed", "status"), [(1, 0), (2, 2)])
-def test_failures_are_listed_and_count_if_all_fail(
-    text_file, result_of, monkeypatch, capsys, num_failed, status
-):
-    def execute(runs, jobs, observer):
-        done = [result_of(run.encoding) for run in runs[num_failed:]]
-        return [failed(run, "the reason") for run in runs[:num_failed]] + done
+def here(store, jobs, observer):
+    """An engine without processes."""
+    while (run_now := store.claim()) is not None:
+        observer.started(run_now)
+        result = run.run_one(run_now, lambda done, loss: None)
+        store.finish(run_now, result)
+        observer.finished(run_now, result)
+
+
+@pytest.mark.parametrize(("broken", "status"), [(("t5",), 0), (("t5", "nope"), 2)])
+def test_failures_are_listed_and_count_if_all_fail(text_file, monkeypatch, capsys, broken, status):
+    def execute(store, jobs, observer):
+        while (claimed := store.claim()) is not None:
+            if claimed.encoding in broken:
+                store.finish(claimed, failed(claimed, "the reason"))
+            else:
+                store.finish(claimed, run.run_one(claimed, lambda done, loss: None))
 
     monkeypatch.setattr(engine, "execute", execute)
     command = ["compare", "--text", str(text_file), *TINY, "--encodings", "t5", "nope"]
     assert main(command) == status
-    assert "failed: t5, seed 0: the reason\n" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    for name in broken:
+        assert re.search(rf"failed: {name}, .*seed 0.*: the reason\n", shown)
 
 
 @pytest.mark.untyped

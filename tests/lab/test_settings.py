@@ -4,7 +4,15 @@ from dataclasses import fields, replace
 
 import pytest
 
-from whereness.lab.settings import Comparison, Recipe, Run, digest, plain
+from whereness.lab.settings import (
+    Comparison,
+    OrderRecipe,
+    Recipe,
+    Run,
+    Training,
+    digest,
+    plain,
+)
 from whereness.lab.text import Text
 
 HERE = Text(paths=("here",), sha256="1" * 64)
@@ -49,12 +57,28 @@ def test_plain_settings_are_what_json_holds():
 
 def test_runs_go_through_all_encodings_before_the_next_seed():
     comparison = Comparison(text=HERE, recipe=Recipe(), encodings=("nope", "rope"), seeds=2)
-    assert [(r.encoding, r.seed) for r in comparison.runs()] == [
-        ("nope", 0),
-        ("rope", 0),
-        ("nope", 1),
-        ("rope", 1),
+    assert [(r.encoding, r.task, r.seed) for r in comparison.runs()] == [
+        (name, task, seed)
+        for seed in (0, 1)
+        for name in ("nope", "rope")
+        for task in ("language_model", "order_task")
     ]
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(OrderRecipe)])
+def test_every_setting_of_the_order_task_matters(name):
+    run = Run(encoding="rope", seed=0, recipe=OrderRecipe())
+    default = getattr(run.recipe, name)
+    other = OTHER[name] if name in OTHER else default * 2
+    assert digest(replace(run, recipe=replace(run.recipe, **{name: other}))) != digest(run)
+
+
+def test_the_same_sizes_for_another_task_are_another_run():
+    sizes = {f.name: getattr(RUN.recipe, f.name) for f in fields(Training)}
+    order = Run(encoding="rope", seed=0, recipe=OrderRecipe(**sizes), text=HERE)
+    assert digest(order) != digest(RUN)
+    assert (order.task, RUN.task) == ("order_task", "language_model")
+    assert order.name != RUN.name
 
 
 def test_lengths_follow_the_training_length_and_are_sorted():

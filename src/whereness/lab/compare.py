@@ -200,11 +200,11 @@ def show(console: "Console", found: dict[str, Any], paths: Sequence[Path]) -> No
     from whereness.lab.table import notes, table
 
     console.print()
-    console.print(table(found))
+    console.print(table(found, console.width))
     console.print()
     advice = found["recommendation"]
     lines = [
-        *notes(found),
+        *notes(found, found["made_with"]["jobs"]),
         "",
         advice["headline"],
         *(f"- {sentence}" for sentence in advice["because"]),
