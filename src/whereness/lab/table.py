@@ -130,12 +130,12 @@ def short(number: float) -> str:
     return f"{number / 1e9:.3g}G"
 
 
-def notes(summary: dict[str, Any], jobs: int) -> list[str]:
+def notes(summary: dict[str, Any]) -> list[str]:
     """What a reader of the table must know, and what went wrong."""
     settings, entries = summary["settings"], summary["encodings"].values()
     models = [e["language_model"] for e in entries if "language_model" in e]
     orders = [e["order_task"] for e in entries if "order_task" in e]
-    on_cpu = settings["device"] == "cpu"
+    on_cpu, jobs = settings["device"] == "cpu", summary["made_with"]["jobs"]
     beside = f"{jobs} runs side by side" if jobs > 1 else "one run at a time"
     lines = [
         (
