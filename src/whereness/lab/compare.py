@@ -204,7 +204,7 @@ def show(console: "Console", found: dict[str, Any], paths: Sequence[Path]) -> No
     console.print()
     advice = found["recommendation"]
     lines = [
-        *notes(found, found["made_with"]["jobs"]),
+        *notes(found),
         "",
         advice["headline"],
         *(f"- {sentence}" for sentence in advice["because"]),
