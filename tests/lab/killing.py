@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from whereness.lab import checkpoint, store, summary
+from whereness.lab import checkpoint, files, store
 
 POINT = os.environ["POINT"]
 
@@ -57,7 +57,7 @@ elif POINT.endswith("transaction"):
 elif POINT == "before_a_claim_is_kept":
     store.Store.claim = before_a_claim_is_kept
 elif POINT == "before_the_summary_is_moved":
-    summary.os.fsync = before_the_summary_is_moved
+    files.os.fsync = before_the_summary_is_moved
 else:
     raise ValueError(POINT)
 

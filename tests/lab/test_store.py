@@ -222,3 +222,13 @@ def test_a_folder_without_permission_is_an_error(opened, tmp_path):
     (tmp_path / "out").mkdir(mode=0o500)
     with as_nobody(), pytest.raises(PermissionError):
         opened()
+
+
+def test_what_killed_workers_left_goes_when_all_is_done(opened, runs):
+    with opened() as store:
+        while (run := store.claim()) is not None:
+            store.finish(run, done(run))
+        left = store.checkpoint(runs[0]).parent
+        left.mkdir()
+        (left / ".half").write_bytes(b"x")
+    assert not left.exists()

@@ -6,13 +6,13 @@ the training begins again, with the same result.)
 """
 
 import contextlib
-import os
-import tempfile
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from whereness.lab.files import whole
 
 EVERY = 50
 """Steps between two checkpoints."""
@@ -42,16 +42,11 @@ class Checkpoint:
         """
         if self.path is None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
-        os.close(handle)
         try:
-            save_file({k: v.contiguous() for k, v in state.items()}, name)
-            Path(name).replace(self.path)
+            with whole(self.path) as part:
+                save_file({k: v.contiguous() for k, v in state.items()}, part)
         except SafetensorError as error:
             raise OSError(f"{self.path} cannot be written: {error}") from error
-        finally:
-            Path(name).unlink(missing_ok=True)
 
     def load(self) -> State | None:
         """What was kept, on the CPU; None if there is nothing."""

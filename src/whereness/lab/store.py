@@ -17,6 +17,7 @@ free again. A diverged run would diverge again and is kept; a broken one is trie
 """
 
 import json
+import shutil
 import sqlite3
 import time
 import uuid
@@ -32,6 +33,7 @@ from whereness.lab.settings import Run, digest, plain
 FILE = "runs.sqlite"
 OWNERS = "commands"
 OPENING = ".opening.lock"
+CHECKPOINTS = "checkpoints"
 VERSION = 1
 
 PATIENCE = 60.0
@@ -140,12 +142,15 @@ class Store:
 
     def checkpoint(self, run: Run) -> Path:
         """Where the checkpoint of a run lies while it is trained."""
-        return self.folder / "checkpoints" / f"{digest(run)}.safetensors"
+        return self.folder / CHECKPOINTS / f"{digest(run)}.safetensors"
 
     def close(self) -> None:
         """Give back what is still claimed, and let go of the file."""
         if hasattr(self, "connection"):
             with suppress(OSError, ValueError), closing(self.connection), self._transaction() as c:
+                if not self.unfinished():
+                    # What workers left that were killed while they wrote.
+                    shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
                 c.execute(
                     "update runs set status = 'waiting', owner = null "
                     "where status = 'claimed' and owner = ?",
@@ -153,7 +158,7 @@ class Store:
                 )
         self.lock.release()
         Path(self.lock.lock_file).unlink(missing_ok=True)
-        for name in ("checkpoints", OWNERS):
+        for name in (CHECKPOINTS, OWNERS):
             with suppress(OSError):
                 (self.folder / name).rmdir()  # if it is empty
 

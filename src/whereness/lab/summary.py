@@ -38,13 +38,12 @@ far another stretch of the same text may differ, not how far another seed may. T
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from whereness.lab.files import write_whole
 from whereness.lab.recommendation import recommend
 from whereness.lab.settings import Comparison, plain
 from whereness.lab.statistics import BySeed, mean_loss, paired_difference
@@ -200,16 +199,4 @@ def failed(results: Sequence[Result]) -> dict[str, Any]:
 
 def write(folder: Path, summary: dict[str, Any]) -> Path:
     """Write `summary` into `folder`: the whole file, or nothing. Gives its path."""
-    text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)  # whoever cleared it meanwhile keeps the results
-    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{FILE}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(folder / FILE)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return folder / FILE
+    return write_whole(folder / FILE, json.dumps(summary, indent=2, allow_nan=False) + "\n")

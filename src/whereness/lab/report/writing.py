@@ -1,7 +1,5 @@
 """`report.html`: written whole, or not at all."""
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from whereness.encoding import PositionalEncoding
+from whereness.lab.files import write_whole
 from whereness.lab.report.view import view
 from whereness.pictures.subject import one_thread
 
@@ -29,20 +28,7 @@ def write(
     Raises:
         OSError: the folder cannot be made or written.
     """
-    text = html(summary, encodings)
-    folder.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{FILE}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(folder / FILE)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return folder / FILE
+    return write_whole(folder / FILE, html(summary, encodings))
 
 
 def html(summary: Mapping[str, Any], encodings: Mapping[str, PositionalEncoding]) -> str:
@@ -61,10 +47,3 @@ def html(summary: Mapping[str, Any], encodings: Mapping[str, PositionalEncoding]
     with one_thread():
         shown = view(summary, encodings)
     return environment.get_template("template.html.j2").render(shown, **own)
-
-
-def _umask() -> int:
-    """What mkstemp ignores: it makes files that only their owner reads."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

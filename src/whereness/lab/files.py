@@ -1,0 +1,33 @@
+"""Files that are whole or not there, whenever a write is interrupted."""
+
+import os
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole(path: Path) -> Generator[Path, None, None]:
+    """A place to write a file to; it becomes `path` if nothing goes wrong, and else is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)  # whoever cleared it keeps the results
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        yield part
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path, text: str) -> Path:
+    """Write a text file, whole even after a power failure; its path.
+
+    Raises:
+        OSError: it cannot be written; what was there before still is.
+    """
+    with whole(path) as part, part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    return path
