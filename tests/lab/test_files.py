@@ -1,3 +1,4 @@
+import errno
 import os
 import stat
 
@@ -25,11 +26,12 @@ def test_an_error_leaves_what_was_there(tmp_path, monkeypatch):
     path = write_whole(tmp_path / "file", "before")
 
     def full(handle):
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")  # writing names no file
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as told:
         write_whole(path, "after")
+    assert told.value.filename == str(path)
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
 

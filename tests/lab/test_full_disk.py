@@ -21,7 +21,7 @@ cp "$out/summary.json" "$out.json"
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("size", ["4k", "16k", "48k", "96k", "160k", "400k"])
+@pytest.mark.parametrize("size", ["4k", "48k", "160k"])
 def test_a_full_disk_is_one_line_and_loses_nothing(text_file, tmp_path, size):
     out = tmp_path / "out"
     out.mkdir()
@@ -37,7 +37,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(text_file, tmp_path, size):
     told, _, later = ended.stderr.partition("after\n")
     assert first == 2
     assert told.count("\n") == 1
-    assert told.startswith("whereness: ")
+    assert told.startswith(f"whereness: {out}/")
     assert "full" in told or "No space left" in told
     assert (second, later) == (0, "")
     found = json.loads((tmp_path / "out.json").read_text())

@@ -9,15 +9,22 @@ from pathlib import Path
 
 @contextmanager
 def whole(path: Path) -> Generator[Path, None, None]:
-    """A place to write a file to; it becomes `path` if nothing goes wrong, and else is removed."""
+    """A place to write a file to; it becomes `path` if nothing goes wrong, and else is removed.
+
+    Raises:
+        OSError: it cannot be written; the error names `path`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)  # whoever cleared it keeps the results
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         yield part
         part.replace(path)
-    except BaseException:
+    except OSError as error:
+        if error.strerror is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
         part.unlink(missing_ok=True)
-        raise
 
 
 def write_whole(path: Path, text: str) -> Path:
