@@ -161,3 +161,12 @@ def test_fewer_than_two_positions_are_refused():
         subject(wn.NoPE(), 1)
     with pytest.raises(ValueError, match="at least 2 positions, LearnedAbsolute has 1"):
         subject(wn.LearnedAbsolute(4, 1), N)
+
+
+def test_heads_that_agree_are_one_line():
+    same = wn.LearnedRelative(3, 4)
+    with torch.no_grad():
+        for parameter in same.parameters():
+            parameter.copy_(torch.arange(9.0)[:, None].expand_as(parameter))
+    found = offsets.numbers(subject(same, 5))
+    assert found.lines.tolist() == [[0.0, -1.0, -2.0, -3.0, -4.0]]

@@ -44,7 +44,7 @@ def series(name: str, model: Mapping[str, Any], lengths: Sequence[int]) -> Serie
     }
 
 
-def _interval(found: Mapping[str, float] | None) -> list[float] | None:
+def _interval(found: Mapping[str, Any] | None) -> list[float] | None:
     return None if found is None else [found["mean"], found["low"], found["high"]]
 
 

@@ -279,7 +279,7 @@ def number(value: float) -> str:
     return "0.00" if text == "-0.00" else text.replace("-", "\N{MINUS SIGN}")
 
 
-def span(found: Mapping[str, float]) -> str:
+def span(found: Mapping[str, Any]) -> str:
     """An interval."""
     return f"{number(found['low'])} to {number(found['high'])}"
 
