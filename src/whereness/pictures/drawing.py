@@ -50,7 +50,6 @@ STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same layout everywhere
     "font.size": 9.5,
-    "image.composite_image": False,
     "legend.fontsize": 9.5,
     "legend.frameon": False,
     "lines.linewidth": 1.5,
