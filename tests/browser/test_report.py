@@ -174,17 +174,17 @@ def test_the_last_quarter_draws_other_curves(visit):
 def test_differences_are_those_of_the_summary(visit):
     page = visit()
     page.get_by_label("difference to", exact=True).check()
-    assert values(page)["nope"] == ("+0.38", "+0.35 to +0.41")
-    assert values(page)["alibi"] == ("0.00", "")
+    assert values(page)["nope"] == ("+0.380", "+0.350 to +0.410")
+    assert values(page)["alibi"] == ("0.000", "")
     assert not page.locator("#chart-note").is_visible()
     page.locator("#reference").select_option("nope")
-    assert values(page)["alibi"] == ("−0.38", "")
-    assert values(page)["nope"] == ("0.00", "")
+    assert values(page)["alibi"] == ("−0.380", "")
+    assert values(page)["nope"] == ("0.000", "")
     assert page.locator("#chart-note").is_visible()
     page.locator("#reference").select_option("alibi")  # the best: its intervals are known
-    assert values(page)["nope"] == ("+0.38", "+0.35 to +0.41")
+    assert values(page)["nope"] == ("+0.380", "+0.350 to +0.410")
     page.get_by_label("its last quarter").check()
-    assert values(page)["nope"] == ("+0.38", "")
+    assert values(page)["nope"] == ("+0.380", "")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

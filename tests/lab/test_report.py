@@ -131,9 +131,9 @@ def test_the_recommendation_comes_first_in_full(page, summary):
 
 
 def test_losses_have_intervals_and_differences(page):
-    assert "alibi 1.86 1.82 to 1.90 +0.15 0.12 to 0.18" in page.text
+    assert "alibi 1.86 1.82 to 1.90 +0.150 0.120 to 0.180" in page.text
     assert "1.84 1.80 to 1.88 best" in page.text
-    assert "learned 2.14 2.10 to 2.18 +0.43 0.40 to 0.46 2.18 !" in page.text
+    assert "learned 2.14 2.10 to 2.18 +0.430 0.400 to 0.460 2.18 !" in page.text
 
 
 def test_a_tie_is_marked(summary):
@@ -144,9 +144,9 @@ def test_a_tie_is_marked(summary):
     own = changed(summary, touch)
     rows = {r.name: r.cells for r in view.losses(["nope", "alibi"], own["encodings"], [64])}
     assert rows["nope"][0].tie
-    assert rows["nope"][0].above_interval == "0.00 to 0.02"
+    assert rows["nope"][0].above_interval == "−0.004 to 0.024"
     assert not rows["alibi"][0].tie
-    assert "≈ +0.01" in Page(writing.html(own, {})).text
+    assert "≈ +0.010" in Page(writing.html(own, {})).text
 
 
 def test_order_and_cost_are_told(page):
@@ -327,10 +327,10 @@ def test_the_same_summary_gives_the_same_file(summary, source):
 
 
 def test_numbers_are_short_and_have_wide_signs():
-    assert [view.signed(v) for v in (0.123, -0.123, -0.001, 0.0)] == [
-        "+0.12",
-        "−0.12",
-        "0.00",
-        "0.00",
+    assert [view.signed(v) for v in (0.123, -0.123, -0.0001, 0.0)] == [
+        "+0.123",
+        "−0.123",
+        "0.000",
+        "0.000",
     ]
     assert [view.memory(v) for v in (0, 2048, -3 * 2**20)] == ["0 B", "2 KiB", "−3 MiB"]

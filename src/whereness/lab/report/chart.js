@@ -41,7 +41,12 @@
     return [own[0] - other[state.part][i][0]];
   }
 
-  const text = (number, plus) => (plus && number >= 0.005 ? '+' : '') + number.toFixed(2).replace(/^-(0\.00)$/, '$1').replace('-', '\u2212');
+  // Differences are known better than losses: a digit more.
+  function text(number, difference) {
+    const plain = number.toFixed(difference ? 3 : 2);
+    const sign = Number(plain) < 0 ? '\u2212' : difference && Number(plain) > 0 ? '+' : '';
+    return sign + plain.replace('-', '');
+  }
   const visible = () => data.series.map((series, i) => ({ series, i })).filter(({ i }) => !state.hidden.has(i));
 
   function steps(low, high, count) {
@@ -100,7 +105,7 @@
       const banded = points.filter(({ v }) => v.length === 3);
       if (banded.length > 1) {
         const there = banded.map(({ k, v }) => `${x(k)},${y(v[2])}`), back = banded.map(({ k, v }) => `${x(k)},${y(v[1])}`).reverse();
-        make(group, 'path', { class: 'band', d: `M${[...there, ...back].join('L')}z`, fill: colour(i), 'fill-opacity': 0.1 });
+        make(group, 'path', { class: 'band', d: `M${[...there, ...back].join('L')}z`, fill: colour(i), 'fill-opacity': shown.length > 5 ? 0.07 : 0.12 });
       } else if (banded.length) {
         const { k, v } = banded[0];
         make(group, 'path', { class: 'band', d: `M${x(k) + aside},${y(v[1])}V${y(v[2])}`, stroke: colour(i), 'stroke-width': 2, 'stroke-opacity': 0.5 });

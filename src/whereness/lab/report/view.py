@@ -17,6 +17,8 @@ DOORS = {1: "tokens", 2: "projections", 3: "queries and keys", 4: "scores", 5: "
 MOST_POSITIONS = 64
 """Of a picture: more would be finer than a page shows."""
 SOLVED = 0.95
+LOSS, DIFFERENCE = 2, 3
+"""Digits after the point: differences are known better than losses."""
 
 Entries = Mapping[str, Mapping[str, Any]]
 
@@ -149,7 +151,7 @@ def _loss(name: str, model: Mapping[str, Any], length: str) -> Loss | None:
         mean=number(loss["mean"]),
         interval=span(loss),
         above=signed(above["mean"]),
-        above_interval="" if best else span(above),
+        above_interval="" if best else span(above, DIFFERENCE),
         best=best,
         tie=not best and above["low"] <= 0 <= above["high"],
         untrained=limit is not None and int(length) > limit,
@@ -268,20 +270,20 @@ def plain(value: Any) -> str:
 
 
 def signed(value: float) -> str:
-    """With its sign, unless it is 0 when rounded."""
-    text = number(value)
-    return f"+{text}" if value > 0 and text != "0.00" else text
+    """A difference: with its sign, unless it is 0 when rounded."""
+    text = number(value, DIFFERENCE)
+    return f"+{text}" if value > 0 and float(text) > 0 else text
 
 
-def number(value: float) -> str:
-    """Two digits; a minus that is as wide as a plus, and none before 0."""
-    text = f"{value:.2f}"
-    return "0.00" if text == "-0.00" else text.replace("-", "\N{MINUS SIGN}")
+def number(value: float, digits: int = LOSS) -> str:
+    """A minus that is as wide as a plus, and none before 0."""
+    text = f"{value:.{digits}f}"
+    return text.lstrip("-") if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
 
 
-def span(found: Mapping[str, Any]) -> str:
+def span(found: Mapping[str, Any], digits: int = LOSS) -> str:
     """An interval."""
-    return f"{number(found['low'])} to {number(found['high'])}"
+    return f"{number(found['low'], digits)} to {number(found['high'], digits)}"
 
 
 def memory(size: float) -> str:
