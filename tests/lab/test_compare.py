@@ -42,7 +42,7 @@ def test_the_whole_way(text_file, capsys, tmp_path):
     assert f"Summary: runs/{folder.name}/summary.json" in shown
     assert last == f"Report: runs/{folder.name}/report.html"
     advice = found["recommendation"]
-    for name in ("because", "would_change", "not_tested"):
+    for name in ("because", "to_know", "would_change", "not_tested"):
         assert advice[name]
         for sentence in advice[name]:
             assert f"\n- {sentence}\n" in shown

@@ -209,6 +209,11 @@ def show(console: "Console", found: dict[str, Any], paths: Sequence[Path]) -> No
         advice["headline"],
         *(f"- {sentence}" for sentence in advice["because"]),
         "",
+        *(
+            ("To know:", *(f"- {sentence}" for sentence in advice["to_know"]), "")
+            if advice["to_know"]
+            else ()
+        ),
         "What would change this:",
         *(f"- {sentence}" for sentence in advice["would_change"]),
         "",

@@ -63,6 +63,7 @@ FORM: dict[str, Any] = {
         "use": [str],
         "headline": str,
         "because": [str],
+        "to_know": [str],
         "lengths": {"*": {"best": str, "ties": [str]}},
         "not_tested": [str],
         "would_change": [str],

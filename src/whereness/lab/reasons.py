@@ -30,7 +30,7 @@ TASKS = {"language_model": "language model", "order_task": "order task"}
 
 
 def because(e: Evidence, decision: Decision) -> Iterator[str]:
-    """Why: the comparison, then what it costs, then what needs an explanation."""
+    """Why: the comparison, and then what it costs."""
     if not decision.use:
         yield from not_completed(e)
         return
@@ -46,8 +46,13 @@ def because(e: Evidence, decision: Decision) -> Iterator[str]:
         yield from price(e, name)
         yield from cautions(e, name)
     yield from fused_alternative(e, decision)
-    yield from growth(e)
-    yield from surprises(e, decision)
+
+
+def to_know(e: Evidence, decision: Decision) -> Iterator[str]:
+    """What explains the numbers of the others."""
+    if decision.use:
+        yield from growth(e)
+        yield from surprises(e, decision)
 
 
 def choice(e: Evidence, decision: Decision) -> Iterator[str]:
@@ -105,7 +110,15 @@ def alone(e: Evidence) -> Iterator[str]:
 def at_length(e: Evidence, length: int, use: Sequence[str]) -> Iterator[str]:
     """The best, what is tied with it, and the next."""
     best, ties = e.best(length), e.ties(length)
-    yield f"At {length} bytes {best} has the lowest loss, {nats(e.loss(best, length))} nats a byte."
+    first = (
+        f"At {length} bytes {best} has the lowest loss, {nats(e.loss(best, length))} nats a byte"
+    )
+    clear = [name for name in e.ranked(length) if not e.fits(name, length)]
+    after = f"he next, {clear[0]}, is {difference(e.above(clear[0], length))}." if clear else ""
+    if not ties:
+        yield f"{first}; t{after}" if clear else f"{first}."
+        return
+    yield f"{first}."
     told = [name for name in ties if name in use][:MOST] or ties[:1]
     for name in told:
         above = e.above(name, length)
@@ -113,9 +126,8 @@ def at_length(e: Evidence, length: int, use: Sequence[str]) -> Iterator[str]:
     rest = [name for name in ties if name not in told]
     if rest:
         yield f"Nor can {listed(rest, 'or')}."
-    clear = [name for name in e.ranked(length) if not e.fits(name, length)]
     if clear:
-        yield f"The next, {clear[0]}, is {difference(e.above(clear[0], length))}."
+        yield f"T{after}"
 
 
 def price(e: Evidence, name: str) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
     use           one name; several if they are not told apart, or one for each range of lengths
     headline      one sentence
-    because       sentences: the numbers, the costs, and what explains them
+    because       sentences: the numbers and the costs
+    to_know       sentences: what explains the numbers of the others
     lengths       by length: best, ties
     not_tested    sentences: what the comparison says nothing about
     would_change  sentences: what could lead to another answer
@@ -15,7 +16,7 @@ from typing import Any
 
 from whereness.lab.caveats import not_tested, would_change
 from whereness.lab.decision import Decision, Evidence, decide
-from whereness.lab.reasons import because
+from whereness.lab.reasons import because, to_know
 from whereness.lab.words import listed, nats
 
 
@@ -31,6 +32,7 @@ def recommend(summary: dict[str, Any]) -> dict[str, Any]:
         "use": decision.use,
         "headline": headline(evidence, decision),
         "because": list(because(evidence, decision)),
+        "to_know": list(to_know(evidence, decision)),
         "lengths": lengths,
         "not_tested": list(not_tested(evidence, text)),
         "would_change": list(would_change(evidence, decision, text)),

@@ -26,7 +26,7 @@
                             extra_memory_bytes (more than the same model without encoding)
         failed              only if runs failed: their task, seed and reason
     recommendation
-        use, headline, because, lengths (best, ties), not_tested, would_change: see
+        use, headline, because, to_know, lengths (best, ties), not_tested, would_change: see
         `whereness.lab.recommendation`
 
 What was not completed is left out: language_model and cost together, with the properties;
