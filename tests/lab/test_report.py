@@ -124,7 +124,8 @@ def test_nothing_is_fetched(source, page):
 
 def test_the_recommendation_comes_first_in_full(page, summary):
     found = summary["recommendation"]
-    sentences = [found["headline"], *found["because"], *found["would_change"], *found["not_tested"]]
+    parts = ("because", "to_know", "would_change", "not_tested")
+    sentences = [found["headline"], *(line for part in parts for line in found[part])]
     places = [page.text.index(sentence) for sentence in sentences]
     assert places == sorted(places)
     assert places[-1] < page.text.index("How well a model")
@@ -266,7 +267,9 @@ def _no_language_model(s):
 def _nothing_done(s):
     reason = {"task": "language_model", "seed": 0, "reason": "loss is not finite"}
     s["encodings"] = {name: {"failed": [reason]} for name in s["encodings"]}
-    s["recommendation"].update(use=[], because=[], lengths={}, would_change=[], not_tested=[])
+    s["recommendation"].update(
+        use=[], because=[], to_know=[], lengths={}, would_change=[], not_tested=[]
+    )
 
 
 def _no_order_task(s):

@@ -105,7 +105,7 @@
       const banded = points.filter(({ v }) => v.length === 3);
       if (banded.length > 1) {
         const there = banded.map(({ k, v }) => `${x(k)},${y(v[2])}`), back = banded.map(({ k, v }) => `${x(k)},${y(v[1])}`).reverse();
-        make(group, 'path', { class: 'band', d: `M${[...there, ...back].join('L')}z`, fill: colour(i), 'fill-opacity': shown.length > 5 ? 0.07 : 0.12 });
+        make(group, 'path', { class: 'band', d: `M${[...there, ...back].join('L')}z`, fill: colour(i), 'fill-opacity': shown.length <= 5 || !i ? 0.12 : 0.035 });
       } else if (banded.length) {
         const { k, v } = banded[0];
         make(group, 'path', { class: 'band', d: `M${x(k) + aside},${y(v[1])}V${y(v[2])}`, stroke: colour(i), 'stroke-width': 2, 'stroke-opacity': 0.5 });
