@@ -56,12 +56,12 @@ def test_a_clear_winner_with_all_its_words():
             "the next, rope, is 0.030 above (95 % interval 0.020 to 0.040, by seed 0.010 to 0.050)."
         ),
         (
-            "At 16 bytes shaw has the lowest loss, 1.510 nats a byte; "
-            "the next, alibi, is 0.160 above (95 % interval 0.150 to 0.170, by seed 0.140 to 0.180)."
+            "At 16 bytes shaw has the lowest loss, 1.510 nats a byte; the next, alibi, is 0.160 "
+            "above (95 % interval 0.150 to 0.170, by seed 0.140 to 0.180)."
         ),
         (
-            "At 64 bytes shaw has the lowest loss, 1.510 nats a byte; "
-            "the next, alibi, is 0.160 above (95 % interval 0.150 to 0.170, by seed 0.140 to 0.180)."
+            "At 64 bytes shaw has the lowest loss, 1.510 nats a byte; the next, alibi, is 0.160 "
+            "above (95 % interval 0.150 to 0.170, by seed 0.140 to 0.180)."
         ),
         "shaw costs speed: it trained at 0.56 times the speed of nope.",
         (

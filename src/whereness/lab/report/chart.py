@@ -58,9 +58,10 @@ def still(of: Mapping[str, Any]) -> str:
             style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
             known = [(n, v) for n, v in zip(lengths, line["whole"], strict=True) if v is not None]
             x, y = [n for n, _ in known], [v for _, v in known]
-            axes.fill_between(
-                x, [v[1] for v in y], [v[2] for v in y], color=style["color"], alpha=0.1, lw=0
-            )
+            # Of many bands all but the best one's stay behind.
+            alpha = 0.12 if i == 0 or len(of["series"]) <= 5 else 0.035
+            low, high = [v[1] for v in y], [v[2] for v in y]
+            axes.fill_between(x, low, high, color=style["color"], alpha=alpha, lw=0)
             beyond = line["untrained"] or math.inf
             axes.plot(x, [v[0] for v in y], markersize=4.5, label=line["name"], lw=0, **style)
             for (n, a), (m, b) in pairwise(known):
