@@ -19,6 +19,9 @@ class Index:
     def __index__(self) -> int:
         return 5
 
+    def __str__(self) -> str:
+        return "another library's 5"
+
 
 @pytest.mark.parametrize("number", [5, np.int64(5), np.uint8(5), np.array(5), Index()], ids=str)
 def test_an_integer_of_any_kind_becomes_an_int(number):
