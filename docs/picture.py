@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from whereness.lab.report import chart
+from whereness.lab.report.view import ranking
 
 HERE = Path(__file__).parent
 INKS = {"light": "#1f2328", "dark": "#e6edf3"}
@@ -19,11 +20,7 @@ def main(folder: str) -> None:
     """Draw the summary in `folder`."""
     summary = json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))
     entries = summary["encodings"]
-    longest = str(summary["settings"]["lengths"][-1])
-    names = sorted(
-        (name for name, entry in entries.items() if "language_model" in entry),
-        key=lambda name: entries[name]["language_model"]["loss"][longest]["mean"],
-    )
+    names = ranking(entries, summary["settings"]["lengths"])
     picture = chart.still(chart.data(names, entries, summary["settings"]))
     for ground, ink in INKS.items():
         text = picture.replace("currentColor", ink)

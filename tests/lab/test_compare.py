@@ -182,10 +182,13 @@ def here(store, jobs, observer):
 
 
 @pytest.mark.parametrize(("broken", "status"), [(("t5",), 0), (("t5", "nope"), 2)])
-def test_failures_are_listed_and_count_if_all_fail(text_file, monkeypatch, capsys, broken, status):
+@pytest.mark.parametrize("task", ["language_model", "any"])
+def test_failures_are_listed_and_count_if_all_language_models_fail(
+    text_file, monkeypatch, capsys, broken, status, task
+):
     def execute(store, jobs, observer):
         while (claimed := store.claim()) is not None:
-            if claimed.encoding in broken:
+            if claimed.encoding in broken and task in ("any", claimed.task):
                 store.finish(claimed, failed(claimed, "the reason"))
             else:
                 store.finish(claimed, run.run_one(claimed, lambda done, loss: None))
@@ -202,7 +205,7 @@ def test_failures_are_listed_and_count_if_all_fail(text_file, monkeypatch, capsy
 def test_a_reader_that_has_enough_ends_it(text_file):
     command = [sys.executable, "-m", "whereness", "compare", "--text", str(text_file), *TINY]
     with subprocess.Popen(
-        [*command, "--encodings", "nope", "--seeds", "100000"],
+        [*command, "--encodings", "nope", "--seeds", "1000"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -218,7 +221,7 @@ def test_a_reader_that_has_enough_ends_it(text_file):
 @pytest.mark.untyped
 def test_ctrl_c_ends_everything(text_file):
     command = [sys.executable, "-m", "whereness", "compare", "--text", str(text_file), *TINY]
-    command += ["--encodings", "nope", "rope", "--seeds", "100000"]
+    command += ["--encodings", "nope", "rope", "--seeds", "1000"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from whereness.lab.engine import execute, serve
+from whereness.lab.engine import Worker, execute, serve
 
 
 class Recorder:
@@ -149,3 +149,71 @@ def test_a_result_that_cannot_be_kept_ends_everything(make_run, in_memory):
     with pytest.raises(OSError, match="disk is full"):
         execute(Full([make_run(), make_run("rope", steps=1_000_000)]), 2, Recorder())
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.untyped
+def test_any_error_of_a_run_is_its_reason_on_one_line(make_run, in_memory, capfd):
+    source = in_memory([make_run(learning_rate="fast"), make_run("rope")])
+    execute(source, 1, Recorder())
+    first, second = source.results()
+    assert (first["status"], second["status"]) == ("failed", "done")
+    assert first["reason"].startswith("TypeError: ")
+    assert "\n" not in first["reason"]
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.untyped
+def test_a_traceback_is_shown_where_asked_for(make_run, in_memory, capfd, monkeypatch):
+    monkeypatch.setenv("WHERENESS_TRACEBACK", "1")
+    execute(in_memory([make_run(learning_rate="fast")]), 1, Recorder())
+    assert "Traceback" in capfd.readouterr().err
+
+
+class Pids(Recorder):
+    """Who is alive when a run begins."""
+
+    def started(self, run):
+        (process,) = multiprocessing.active_children()
+        self.events.append(("pid", process.pid))
+
+
+def test_a_failure_on_another_device_ends_its_process(make_run, in_memory):
+    # A process of its own for the second run, since the device may be unusable to the first.
+    source, pids = in_memory([make_run(device="meta"), make_run(), make_run(seed=1)]), Pids()
+    execute(source, 1, pids)
+    assert [r["status"] for r in source.results()] == ["failed", "done", "done"]
+    (first,), (second,), (third,) = pids.of("pid")
+    assert first != second == third
+
+
+def test_a_worker_that_ends_in_the_midst_of_a_message_costs_its_run_only(make_run, in_memory):
+    class Torn:
+        def recv(self):
+            raise OSError("got end of file during message")
+
+        def close(self):
+            pass
+
+    source, run = in_memory([make_run()]), make_run()
+    worker = Worker()
+    worker.give(run, None, Recorder())
+    worker.process.kill()
+    worker.connection.close()
+    worker.connection = Torn()
+    worker.listen(source, Recorder())
+    assert not worker.alive
+    (result,) = source.kept.values()
+    assert result["reason"] == "its process ended, status -9"
+
+
+def test_an_idle_worker_that_has_died_costs_no_run(make_run, in_memory):
+    class KillsIdle(Recorder):
+        def finished(self, run, result):
+            super().finished(run, result)
+            for process in multiprocessing.active_children():
+                process.kill()
+                process.join()
+
+    source = in_memory([make_run(), make_run("rope"), make_run("alibi")])
+    execute(source, 1, KillsIdle())
+    assert [r["status"] for r in source.results()] == ["done", "done", "done"]

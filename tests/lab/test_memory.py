@@ -1,3 +1,5 @@
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -23,3 +25,18 @@ def test_what_is_freed_is_not_kept():
         return model(x).sum()
 
     assert kept_for_backward(model, loss) == 4 * 32
+
+
+def test_nothing_is_held_afterwards():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    x = torch.ones(8, 4)
+
+    def alive():
+        gc.collect()
+        return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+    kept_for_backward(model, lambda: model(x).sum())
+    before = alive()
+    for _ in range(3):
+        kept_for_backward(model, lambda: model(x).sum())
+    assert alive() == before

@@ -3,9 +3,9 @@ import torch
 
 from whereness.lab import order
 from whereness.lab.model import build
-from whereness.lab.order import WORDS, accuracy, draw, loss_of, margins
+from whereness.lab.order import WORDS, draw, loss_of, margins, score
 from whereness.lab.run import run_one
-from whereness.lab.settings import OrderRecipe, Run
+from whereness.lab.settings import SOLVED, OrderRecipe, Run
 
 
 def ignore(done, loss):
@@ -76,16 +76,16 @@ def test_margin_loss_and_accuracy_by_hand():
     assert torch.equal(margins(Fixed(), drawn), wanted)
     logs = torch.log1p(torch.exp(-wanted))
     assert loss_of(Fixed(), drawn).item() == pytest.approx(logs.mean().item())
-    assert accuracy(Fixed(), drawn) == 0.5
+    assert score(Fixed(), drawn) == (0.5, pytest.approx(logs.mean().item()))
 
     class Knows(torch.nn.Module):
         def forward(self, ids):
             (begin,) = {int(i) for i in (ids == order.THE).int().argmax(1).unique()} or {0}
-            return torch.nn.functional.one_hot(ids[:, begin + 1], len(WORDS))[:, None]
+            return torch.nn.functional.one_hot(ids[:, begin + 1], len(WORDS))[:, None].double()
 
     one = type(drawn)(*(part[:1] for part in drawn))
-    assert accuracy(Knows(), one) == 1.0
-    assert accuracy(Knows(), type(one)(one.ids, one.other, one.actor)) == 0.0
+    assert score(Knows(), one).accuracy == 1.0
+    assert score(Knows(), type(one)(one.ids, one.other, one.actor)).accuracy == 0.0
 
 
 @pytest.mark.parametrize("name", ["nope", "integer"])
@@ -98,7 +98,7 @@ def test_a_model_that_sees_no_order_is_at_chance_exactly(name, steps):
 @pytest.mark.parametrize("name", ["alibi", "rope"])
 def test_an_encoding_solves_it(name):
     result = run_one(Run(encoding=name, seed=0, recipe=OrderRecipe(steps=200)), ignore)
-    assert result["accuracy"] >= order.SOLVED
+    assert result["accuracy"] >= SOLVED
 
 
 def test_t5_comes_in_its_form_for_encoders(make_order_run):
@@ -114,3 +114,9 @@ def test_all_encodings_of_a_seed_get_the_same_sentences_and_test(make_order_run,
         seen_in_training.clear()
     assert torch.equal(seen["nope", 0], seen["shaw", 0])
     assert not torch.equal(seen["nope", 0], seen["nope", 1])
+
+
+def test_weights_that_are_not_finite_are_no_result(make_order_run):
+    result = run_one(make_order_run(steps=1, learning_rate=1e38), ignore)
+    assert (result["status"], result["diverged"]) == ("failed", True)
+    assert result["reason"] == "the loss on test sentences is not finite"

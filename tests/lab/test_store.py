@@ -79,8 +79,11 @@ def test_what_diverged_is_kept_and_what_broke_is_tried_again(opened, runs):
         assert [r["reason"] for r in store.results()] == ["nan", "its process ended"]
         assert store.claim() == runs[2]
     with opened() as store:
-        assert [r["reason"] for r in store.results()] == ["nan"]
+        # Told until it is tried again: another command may be about to tell it.
+        assert [r["reason"] for r in store.results()] == ["nan", "its process ended"]
+        assert store.finished() == {digest(runs[0])}
         assert store.claim() == runs[1]
+        assert [r["reason"] for r in store.results()] == ["nan"]
 
 
 def test_a_store_that_is_closed_gives_its_claims_back_and_leaves_no_files(opened, runs):
@@ -205,7 +208,28 @@ def test_a_checkpoint_goes_when_its_result_is_kept(opened, runs):
         path.write_bytes(b"x")
         store.finish(runs[0], done(runs[0]))
         assert not path.exists()
-    assert not path.parent.exists()
+
+
+def test_a_broken_run_keeps_its_checkpoint(opened, runs):
+    with opened() as store:
+        store.claim()
+        path = store.checkpoint(runs[0])
+        path.parent.mkdir()
+        path.write_bytes(b"x")
+        store.finish(runs[0], failed(runs[0], "its process ended"))
+        assert path.exists()
+    with opened() as store:
+        assert path.exists()
+
+
+def test_halves_of_files_go_with_the_next_command_that_is_alone(opened, tmp_path):
+    with opened() as store:
+        half = store.folder / ".summary.json.0123.part"
+        half.write_bytes(b"x")
+        with opened():
+            assert half.exists()
+    with opened():
+        assert not half.exists()
 
 
 @contextmanager

@@ -215,3 +215,14 @@ def test_random_numbers_drawn_meanwhile_change_nothing(make_run, tmp_path):
     torch.rand(5)
     other, _ = trained(run)
     assert all(map(torch.equal, whole.parameters(), other.parameters()))
+
+
+@pytest.mark.parametrize("change", [{"width": 16}, {"depth": 1}])
+def test_a_checkpoint_of_another_training_is_removed_and_told(make_run, tmp_path, change):
+    checkpoint = Checkpoint(tmp_path / "kept.safetensors", every=2)
+    other = make_run(**change)
+    train_on(TEXT, build(other), other.recipe, checkpoint=checkpoint)
+    run = make_run()
+    with pytest.raises(ValueError, match="checkpoint does not fit and was removed"):
+        train_on(TEXT, build(run), run.recipe, checkpoint=checkpoint)
+    assert checkpoint.load() is None

@@ -60,7 +60,7 @@ class Options:
     ] = None
     """Models to train at the same time."""
     device: str = Recipe.device
-    """Where to train, as torch names it: cpu, cuda, cuda:1, mps."""
+    """Where to train, as torch names it: cpu, cuda, cuda:1."""
     out: Annotated[
         Path | None,
         tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: a folder in runs/)"),
@@ -71,7 +71,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Train, compare, print the table and the path of the summary."""
+    """Train, compare, print the table and the recommendation, and write the files."""
     from whereness.lab import compare
 
     return compare.run(options)

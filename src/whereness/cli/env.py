@@ -1,7 +1,6 @@
 """`whereness env`: what to state in a report of a fault. Never imports torch."""
 
 import json
-import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +11,7 @@ import tyro
 
 from whereness import __version__
 from whereness.cli.errors import EXTRAS
+from whereness.lab.processors import usable_processors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +59,3 @@ def installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def usable_processors() -> int:
-    """Processors this process may run on: fewer than the machine has in many containers."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -9,7 +9,7 @@ import contextlib
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from whereness.lab.files import whole
@@ -53,5 +53,10 @@ class Checkpoint:
         if self.path is None:
             return None
         with contextlib.suppress(FileNotFoundError, SafetensorError):
-            return load_file(self.path)
+            return load(self.path.read_bytes())  # not mapped: the file will be replaced
         return None
+
+    def remove(self) -> None:
+        """Keep nothing."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)

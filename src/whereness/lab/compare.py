@@ -1,6 +1,5 @@
 """The main job: from the options of the command to a table, a recommendation and a report."""
 
-import os
 import platform
 import shlex
 import webbrowser
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from whereness import __version__
 from whereness.lab import text
+from whereness.lab.processors import usable_processors
 from whereness.lab.settings import (
     DEFAULT_ENCODINGS,
     Comparison,
@@ -35,12 +35,12 @@ FAILED = 2
 def run(options: "Options") -> int:
     """Compare, write the summary and the report, print the table; the exit status.
 
-    That is 0 if any run was completed: those that failed are listed below the table.
+    That is 0 if any language model was completed: runs that failed are listed below the table.
 
     Raises:
         ValueError, OSError: settings, a text or a folder that cannot serve.
     """
-    comparison, num_bytes = comparison_of(options)
+    comparison, data = comparison_of(options)
     jobs = jobs_of(options, comparison)
     folder = options.out or Path("runs") / f"compare-{digest(comparison)}"
 
@@ -57,17 +57,26 @@ def run(options: "Options") -> int:
         with progress(console, runs, done_before(store, runs)) as observer:
             engine.execute(store, jobs, observer)
         results = store.results()
-        found = summary.summarise(comparison, num_bytes, results, made_with(options, jobs))
-        path = summary.write(folder, found)
-        page = report.write(folder, found, trained(store, runs, results))
-    show(console, found, [path, page])
+        found = summary.summarise(
+            comparison,
+            len(data),
+            results,
+            made_with(options, jobs),
+            repeated=share_repeated(comparison.recipe, data),
+        )
+        paths = [summary.write(folder, found)]
+        show(console, found)
+        paths.append(report.write(folder, found, trained(store, runs, results)))
+    for path in paths:
+        tell(console, f"{path.stem.capitalize()}: {text.printable(str(path))}")
     if options.open:
-        webbrowser.open(page.resolve().as_uri())
-    return 0 if any(r["status"] == "done" for r in results) else FAILED
+        webbrowser.open(paths[-1].resolve().as_uri())
+    usable = any("language_model" in entry for entry in found["encodings"].values())
+    return 0 if usable else FAILED
 
 
-def comparison_of(options: "Options") -> tuple[Comparison, int]:
-    """The settings that the options stand for, and the number of bytes in the text."""
+def comparison_of(options: "Options") -> tuple[Comparison, bytes]:
+    """The settings that the options stand for, and the text."""
     for name in ("text", "encodings", "lengths"):
         if getattr(options, name) == ():
             raise ValueError(f"--{name} needs at least one value, got none.")
@@ -87,8 +96,8 @@ def comparison_of(options: "Options") -> tuple[Comparison, int]:
         encodings=options.encodings or DEFAULT_ENCODINGS,
         seeds=options.seeds,
     )
-    text.split(data, recipe.longest)  # raises if it is too short
-    return comparison, len(data)
+    text.split(data, recipe.longest, recipe.evaluated_bytes)  # raises if it is too short
+    return comparison, data
 
 
 def jobs_of(options: "Options", comparison: Comparison) -> int:
@@ -100,20 +109,13 @@ def jobs_of(options: "Options", comparison: Comparison) -> int:
     return min(jobs, len(comparison.runs()))
 
 
-def usable_processors() -> int:
-    """Processors this process may run on: fewer than the machine has in many containers."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def check_device(name: str) -> None:
-    """Raise ValueError unless torch can compute on the device."""
+    """Raise ValueError unless torch can compute on the device, in float64 where it must."""
     import torch
 
     try:
-        torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=name, dtype=torch.float64).item()
+    except (RuntimeError, AssertionError, ImportError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"--device {name} cannot be used here: {reason}") from error
 
@@ -170,12 +172,18 @@ def command(options: "Options") -> str:
             continue
         values = value if isinstance(value, tuple) else (value,)
         words += [f"--{field.name.replace('_', '-')}", *map(str, values)]
-    return shlex.join(words)
+    return text.printable(shlex.join(words))
+
+
+def share_repeated(recipe: Recipe, data: bytes) -> float:
+    """The part of the shortest held-out windows that stand word for word in the training part."""
+    parts = text.split(data, recipe.longest, recipe.evaluated_bytes)
+    return text.repeated(*parts, recipe.lengths[0])
 
 
 def done_before(store: "Store", runs: Sequence[Run]) -> set[Run]:
     """The runs that an earlier command has finished."""
-    finished = {result["run"] for result in store.results()}
+    finished = store.finished()
     return {run for run in runs if digest(run) in finished}
 
 
@@ -195,32 +203,26 @@ def trained(
     return found
 
 
-def show(console: "Console", found: dict[str, Any], paths: Sequence[Path]) -> None:
-    """Print the table, the recommendation, and where the files lie."""
+def show(console: "Console", found: dict[str, Any]) -> None:
+    """Print the table and the recommendation."""
     from whereness.lab.table import notes, table
 
     console.print()
     console.print(table(found, console.width))
-    console.print()
     advice = found["recommendation"]
-    lines = [
-        *notes(found),
-        "",
-        advice["headline"],
-        *(f"- {sentence}" for sentence in advice["because"]),
-        "",
-        *(
-            ("To know:", *(f"- {sentence}" for sentence in advice["to_know"]), "")
-            if advice["to_know"]
-            else ()
-        ),
-        "What would change this:",
-        *(f"- {sentence}" for sentence in advice["would_change"]),
-        "",
-        "Not tested:",
-        *(f"- {sentence}" for sentence in advice["not_tested"]),
-        "",
-        *(f"{path.stem.capitalize()}: {path}" for path in paths),
-    ]
+    tell(console, "", *notes(found), "", advice["headline"])
+    tell(console, *(f"- {sentence}" for sentence in advice["because"]))
+    for title, part in (
+        ("To know:", "to_know"),
+        ("What would change this:", "would_change"),
+        ("Not tested:", "not_tested"),
+    ):
+        if advice[part]:
+            tell(console, "", title, *(f"- {sentence}" for sentence in advice[part]))
+    tell(console, "")
+
+
+def tell(console: "Console", *lines: str) -> None:
+    """Print lines as they are."""
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -9,8 +9,10 @@ their next message and end.
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import time
+import traceback
 from collections.abc import Generator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -69,7 +71,9 @@ def execute(source: Source, jobs: int, observer: Observer) -> None:
     workers: list[Worker] = []
     try:
         while True:
-            workers = [w for w in workers if w.alive]
+            for worker in [w for w in workers if not w.alive]:
+                worker.end()
+                workers.remove(worker)
             while sum(w.busy for w in workers) < jobs:
                 run = source.claim()
                 if run is None:
@@ -99,7 +103,7 @@ class Worker:
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.run: Run | None = None
-        self.alive = True
+        self.ended = False
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs,), daemon=True)
         with interrupts_held():
@@ -116,7 +120,7 @@ class Worker:
         self.run = run
         observer.started(run)
         # A worker that is dead already is noticed by listen().
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):
             self.connection.send((run, checkpoint))
 
     def listen(self, source: Source, observer: Observer) -> None:
@@ -125,8 +129,7 @@ class Worker:
         assert run is not None
         try:
             message = self.connection.recv()
-        except (EOFError, ConnectionResetError):
-            self.alive = False
+        except (EOFError, OSError):  # it may have ended in the midst of a message
             self.process.join(PATIENCE)  # its own status, not that of being killed
             self.end()
             message = failed(run, f"its process ended, status {self.process.exitcode}")
@@ -134,14 +137,22 @@ class Worker:
             observer.advanced(run, *message)
             return
         self.run = None
+        if message["status"] == "failed" and run.recipe.device != "cpu":
+            self.end()  # an error may have left the device unusable to this process
         source.finish(run, message)
         observer.finished(run, message)
 
     def end(self) -> None:
         """Stop the process, whatever it does."""
+        self.ended = True
         self.process.kill()
         self.process.join()
         self.connection.close()
+
+    @property
+    def alive(self) -> bool:
+        """Can do more runs."""
+        return not self.ended and (self.busy or self.process.is_alive())
 
 
 @contextlib.contextmanager
@@ -159,9 +170,10 @@ def interrupts_held() -> Generator[None, None, None]:
 
 def serve(connection: Connection) -> None:
     """The life of a worker: (run, checkpoint) comes in, (done, loss) and then a result go out."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     # The pool is gone when the pipe is.
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
@@ -169,8 +181,12 @@ def serve(connection: Connection) -> None:
             run, checkpoint = connection.recv()
             try:
                 result = run_one(run, Messenger(connection), Checkpoint(checkpoint))
-            except (ValueError, OSError, RuntimeError, MemoryError) as error:
-                result = failed(run, f"{type(error).__name__}: {error}")
+            except (BrokenPipeError, ConnectionResetError):
+                return
+            except Exception as error:  # noqa: BLE001 (whatever it is, it costs this run only)
+                if os.environ.get("WHERENESS_TRACEBACK"):
+                    traceback.print_exc()
+                result = failed(run, " ".join(f"{type(error).__name__}: {error}".split()))
             connection.send(result)
 
 

@@ -15,7 +15,7 @@ def whole(path: Path) -> Generator[Path, None, None]:
         OSError: it cannot be written; the error names `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)  # whoever cleared it keeps the results
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         yield part
         part.replace(path)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,25 +30,25 @@ class Losses(NamedTuple):
 
 
 def draw(
-    text: Int[Tensor, " bytes"], recipe: Recipe, generator: torch.Generator
-) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B S"]]:
+    text: Integer[Tensor, " bytes"], recipe: Recipe, generator: torch.Generator
+) -> tuple[Integer[Tensor, "B S"], Integer[Tensor, "B S"]]:
     """A batch: (inputs, targets), a target being the byte after its input."""
     length = recipe.train_length
     starts = torch.randint(len(text) - length, (recipe.batch, 1), generator=generator)
-    sequences = text[(starts + torch.arange(length + 1)).to(text.device)]
+    sequences = text[(starts + torch.arange(length + 1)).to(text.device)].long()
     return sequences[:, :-1], sequences[:, 1:]
 
 
 def loss_of(
-    model: Callable[[Tensor], Tensor], ids: Int[Tensor, "B S"], targets: Int[Tensor, "B S"]
+    model: Callable[[Tensor], Tensor], ids: Integer[Tensor, "B S"], targets: Integer[Tensor, "B S"]
 ) -> Float[Tensor, ""]:
     """Mean loss, nats a byte."""
     return F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
 
 
 def windows(
-    held_out: Int[Tensor, " bytes"], length: int, longest: int
-) -> tuple[Int[Tensor, "N S"], Int[Tensor, "N S"]]:
+    held_out: Integer[Tensor, " bytes"], length: int, longest: int
+) -> tuple[Integer[Tensor, "N S"], Integer[Tensor, "N S"]]:
     """(inputs, targets) of all windows of `length`; a target is the byte after its input.
 
     All lengths that divide `longest` cover the same bytes.
@@ -60,7 +60,10 @@ def windows(
 
 @torch.no_grad()
 def evaluate(
-    model: Callable[[Tensor], Tensor], held_out: Int[Tensor, " bytes"], length: int, longest: int
+    model: Callable[[Tensor], Tensor],
+    held_out: Integer[Tensor, " bytes"],
+    length: int,
+    longest: int,
 ) -> Losses:
     """Losses of a model in eval mode, ids (N, S) -> logits (N, S, 256), at one length."""
     inputs, targets = windows(held_out, length, longest)
@@ -68,7 +71,8 @@ def evaluate(
     whole: list[float] = []
     last_quarter: list[float] = []
     for ids, wanted in zip(inputs.split(at_once), targets.split(at_once), strict=True):
-        losses = F.cross_entropy(model(ids).transpose(1, 2), wanted, reduction="none").double()
+        logits = model(ids.long()).transpose(1, 2)
+        losses = F.cross_entropy(logits, wanted.long(), reduction="none").double()
         whole += losses.mean(-1).tolist()
         last_quarter += losses[:, length - length // 4 :].mean(-1).tolist()
     return Losses(whole, last_quarter)

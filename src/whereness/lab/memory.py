@@ -16,14 +16,12 @@ def kept_for_backward(model: torch.nn.Module, loss: Callable[[], Tensor]) -> int
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     storages: dict[int, Any] = {}  # held, so that no address comes twice
 
-    def keep(tensor: Tensor) -> Tensor:
+    def keep(tensor: Tensor) -> None:
+        # The graph gets nothing: with the tensors it would hold itself, for good.
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             storages[storage.data_ptr()] = storage
-        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        held = loss()
-    total = sum(storage.nbytes() for storage in storages.values())
-    del held
-    return total
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda nothing: nothing):
+        loss()
+    return sum(storage.nbytes() for storage in storages.values())

@@ -6,7 +6,7 @@ an entry is read at a length if the loss there has a gradient for it.
 """
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Integer
 from torch import Tensor, nn
 
 from whereness.lab.language import loss_of, windows
@@ -18,7 +18,7 @@ from whereness.transformer import Transformer
 
 def untrained_beyond(
     model: Transformer,
-    held_out: Int[Tensor, " bytes"],
+    held_out: Integer[Tensor, " bytes"],
     recipe: Recipe,
     reached: list[Bool[Tensor, "..."]],
 ) -> int | None:
@@ -38,10 +38,10 @@ def untrained_beyond(
 
 
 def entries_read(
-    model: Transformer, tables: list[nn.Parameter], held_out: Int[Tensor, " bytes"], length: int
+    model: Transformer, tables: list[nn.Parameter], held_out: Integer[Tensor, " bytes"], length: int
 ) -> list[Bool[Tensor, "..."]]:
     """For each table, which entries the loss of one window depends on."""
     inputs, targets = windows(held_out, length, length)
-    loss = loss_of(model, inputs[:1], targets[:1])
+    loss = loss_of(model, inputs[:1].long(), targets[:1].long())
     gradients = torch.autograd.grad(loss, tables, allow_unused=True)
     return [touched(t, g) for t, g in zip(tables, gradients, strict=True)]

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import UInt8
 from torch import Tensor
 
 from whereness.lab import language, order
@@ -89,14 +89,16 @@ def order_task(
         checkpoint,
     )
     test = order.draw(recipe.pairs, torch.Generator().manual_seed(stream(0, TEST)))
-    found = {
+    score = order.score(model.eval(), test)
+    if not math.isfinite(score.loss):
+        raise DivergedError("the loss on test sentences is not finite")
+    notify(1.0, score.loss)
+    return {
         "doors": doors(model),
         "parameters": sum(p.numel() for p in positional(model)),
-        "accuracy": order.accuracy(model.eval(), test),
+        "accuracy": score.accuracy,
         "pairs": recipe.pairs,
     }
-    notify(1.0, order.loss_of(model, test).item())
-    return found
 
 
 def language_model(
@@ -163,9 +165,9 @@ def texts(run: Run) -> tuple[bytes, bytes]:
     """(training part, held-out part) of the run's text."""
     assert run.text is not None
     assert isinstance(run.recipe, Recipe)
-    return split(run.text.load(), run.recipe.longest)
+    return split(run.text.load(), run.recipe.longest, run.recipe.evaluated_bytes)
 
 
-def as_tensor(data: bytes, device: str) -> Int[Tensor, " bytes"]:
-    """Bytes as token ids."""
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device, torch.int64)
+def as_tensor(data: bytes, device: str) -> UInt8[Tensor, " bytes"]:
+    """Bytes as they are: token ids are made of a batch at a time."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)

@@ -31,6 +31,12 @@ LENGTH = 11
 SHORTEST = 4
 """The shortest window that has a last quarter."""
 
+SOLVED = 0.95
+"""An accuracy in the order task that shows that word order is seen."""
+
+BASELINE = "nope"
+"""The encoding that the others' speed is told against."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -80,6 +86,7 @@ class Recipe(Training):
         train_length: bytes in a training sequence.
         lengths: bytes in a window of evaluation; kept sorted, each once. None given: 1, 2, 4 and
             8 times the training length.
+        evaluated_bytes: at most so much of the held-out text is evaluated.
 
     Raises:
         ValueError: as `Training`, or a length below the training length.
@@ -87,6 +94,7 @@ class Recipe(Training):
 
     train_length: int = 64
     lengths: tuple[int, ...] = ()
+    evaluated_bytes: int = 2**18
 
     def __post_init__(self) -> None:
         at_least("train-length", self.train_length, SHORTEST)

@@ -11,9 +11,10 @@
           its owner has ended, or the command is given again
 
 The file is in write-ahead mode: it is whole after a kill at any moment. A claim is one transaction,
-so several commands may share the work of one folder. Each holds a lock file as long as it lives;
-the operating system opens the lock when it ends, however that happens, and what it had claimed is
-free again. A diverged run would diverge again and is kept; a broken one is tried again.
+so several commands of one machine may share the work of one folder. Each holds a lock file as long
+as it lives; the operating system opens the lock when it ends, however that happens, and what it had
+claimed is free again. A diverged run would diverge again and is kept; a broken one is tried again,
+from its checkpoint.
 """
 
 import json
@@ -24,7 +25,7 @@ import uuid
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import filelock
 
@@ -34,6 +35,7 @@ FILE = "runs.sqlite"
 OWNERS = "commands"
 OPENING = ".opening.lock"
 CHECKPOINTS = "checkpoints"
+UNFINISHED_FILES = ".*.part"
 VERSION = 1
 
 PATIENCE = 60.0
@@ -82,7 +84,8 @@ class Store:
                 f"{folder} holds a summary.json but no {FILE}: give another --out, or move it away."
             )
         # One at a time: no lock file is seen that its owner has not locked yet.
-        with filelock.FileLock(folder / OPENING, timeout=PATIENCE):
+        self.opening = filelock.FileLock(folder / OPENING, timeout=PATIENCE)
+        with self.opening:
             self.lock = self._lock_of(self.owner)
             self.lock.acquire(blocking=False)
             try:
@@ -101,7 +104,8 @@ class Store:
             if row is None:
                 return None
             connection.execute(
-                "update runs set status = 'claimed', owner = ?, started = ? where digest = ?",
+                "update runs set status = 'claimed', owner = ?, started = ?, result = null "
+                "where digest = ?",
                 (self.owner, time.time(), row[0]),
             )
         return self.runs[row[0]]
@@ -120,7 +124,14 @@ class Store:
                 "where digest = ? and status = 'claimed'",
                 (status, json.dumps(result), weights, time.time(), digest(run)),
             )
-        self.checkpoint(run).unlink(missing_ok=True)
+        if status != "broken":
+            self.checkpoint(run).unlink(missing_ok=True)
+
+    def finished(self) -> set[str]:
+        """The digests of runs that will not be done again."""
+        query = "select digest from runs where status in ('done', 'diverged')"
+        with self._told():
+            return {row[0] for row in self.connection.execute(query)}
 
     def unfinished(self) -> int:
         """Runs that are waiting or claimed."""
@@ -146,23 +157,16 @@ class Store:
 
     def close(self) -> None:
         """Give back what is still claimed, and let go of the file."""
-        if hasattr(self, "connection"):
-            with suppress(OSError, ValueError), closing(self.connection), self._transaction() as c:
-                if not self.unfinished():
-                    # What workers left that were killed while they wrote.
-                    shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
-                c.execute(
-                    "update runs set status = 'waiting', owner = null "
-                    "where status = 'claimed' and owner = ?",
-                    (self.owner,),
-                )
-        self.lock.release()
-        Path(self.lock.lock_file).unlink(missing_ok=True)
-        for name in (CHECKPOINTS, OWNERS):
+        with self.opening:
+            if hasattr(self, "connection"):
+                with suppress(OSError, ValueError), closing(self.connection):
+                    self._let_go()
+            self.lock.release()
+            Path(self.lock.lock_file).unlink(missing_ok=True)
             with suppress(OSError):
-                (self.folder / name).rmdir()  # if it is empty
+                (self.folder / OWNERS).rmdir()  # if this was the last command
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Store":  # noqa: PYI034 (types checked at run time know no Self here)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -176,6 +180,9 @@ class Store:
             self._fill(about)
             for file in (self.folder / OWNERS).glob("*.lock"):
                 self._free_if_ownerless(file.stem)
+        if len(list((self.folder / OWNERS).iterdir())) == 1:
+            for file in self.folder.glob(UNFINISHED_FILES):
+                file.unlink(missing_ok=True)
 
     def _fill(self, about: dict[str, Any]) -> None:
         """Make the tables and rows that are missing; see that the others are of these settings."""
@@ -200,9 +207,18 @@ class Store:
                 for place, (name, run) in enumerate(self.runs.items())
             ],
         )
-        self.connection.execute(
-            "update runs set status = 'waiting', result = null where status = 'broken'"
-        )
+        # Their results stay until they are claimed: another command may be about to tell them.
+        self.connection.execute("update runs set status = 'waiting' where status = 'broken'")
+
+    def _let_go(self) -> None:
+        with self._transaction() as connection:
+            connection.execute(
+                "update runs set status = 'waiting', owner = null "
+                "where status = 'claimed' and owner = ?",
+                (self.owner,),
+            )
+        if not self.unfinished():
+            shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
 
     def _free_the_ownerless(self) -> None:
         """Let what ended commands had claimed wait again."""

@@ -1,10 +1,11 @@
 """The text that models learn: where it is, its bytes, and the part that is held out.
 
-The first nine tenths train, the last tenth is held out. Loss at every length is measured on the
-same stretch of it: whole windows of the longest length, from the start of the held-out part.
+The first nine tenths train, the last tenth is held out. Loss is measured from the start of the
+held-out part, as far as whole windows of the longest length go.
 """
 
 import hashlib
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,9 @@ from pathlib import Path
 
 HELD_OUT = 10
 """One part in this many, the last, is held out."""
+
+SEARCHED = 2**31
+"""Bytes to search for repeated windows: a second or two."""
 
 MIN_WINDOWS = 2
 """Fewer windows have no standard error."""
@@ -32,7 +36,7 @@ class Text:
     def source(self) -> str:
         """What to call it."""
         if self.paths:
-            return ", ".join(self.paths)
+            return printable(", ".join(self.paths))
         return f"pydoc_data.topics of Python {platform.python_version()}"
 
     def load(self) -> bytes:
@@ -63,9 +67,15 @@ def read(paths: Sequence[str]) -> bytes:
     """The bytes of the files, joined; without files, of the English documentation in Python.
 
     Raises:
-        ValueError: no files are given and this Python comes without its documentation.
+        ValueError: not a regular file; or none are given and this Python comes without its
+            documentation.
         OSError: a file cannot be read.
     """
+    for path in map(Path, paths):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ValueError(
+                f"--text needs regular files, since every model reads them again; {path} is none."
+            )
     if paths:
         return b"".join(Path(p).read_bytes() for p in paths)
     try:
@@ -77,8 +87,17 @@ def read(paths: Sequence[str]) -> bytes:
     return "\n".join(topics.values()).encode()
 
 
-def split(data: bytes, longest: int) -> tuple[bytes, bytes]:
-    """(training part, held-out part); `longest` is the longest evaluated length, in bytes.
+def printable(name: str) -> str:
+    """A file name as text: bytes of it that are none are replaced."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def split(data: bytes, longest: int, at_most: int) -> tuple[bytes, bytes]:
+    """(training part, what is evaluated of the held-out part).
+
+    Args:
+        longest: the longest evaluated length, in bytes.
+        at_most: bytes of the held-out part to evaluate, but no fewer than the fewest windows.
 
     Raises:
         ValueError: the held-out part is too short for windows of that length.
@@ -91,4 +110,15 @@ def split(data: bytes, longest: int) -> tuple[bytes, bytes]:
             "--lengths."
         )
     cut = len(data) - len(data) // HELD_OUT
-    return data[:cut], data[cut:]
+    evaluated = max(at_most, MIN_WINDOWS * longest) + 1
+    return data[:cut], data[cut : cut + evaluated]
+
+
+def repeated(training: bytes, held_out: bytes, length: int) -> float:
+    """The part of held-out windows of `length` that stand word for word in the training part.
+
+    Of long texts, a part of the windows is looked for.
+    """
+    windows = [held_out[i : i + length] for i in range(0, len(held_out) - length + 1, length)]
+    looked_for = windows[:: max(1, len(windows) * len(training) // SEARCHED)]
+    return sum(window in training for window in looked_for) / len(looked_for)

@@ -128,12 +128,19 @@ def train(
     Raises:
         DivergedError: the loss became NaN or infinite.
         OSError: a checkpoint cannot be written.
+        ValueError: the checkpoint is of another training.
     """
     model.train()
     trainee = Trainee(model, recipe, stream)
     kept = checkpoint.load()
     if kept is not None:
-        trainee.restore(kept)
+        try:
+            trainee.restore(kept)
+        except (KeyError, ValueError, RuntimeError) as error:
+            checkpoint.remove()
+            raise ValueError(
+                "the checkpoint does not fit and was removed; the same command begins again"
+            ) from error
     clock = clock_of(recipe.device)
     first = trainee.step
     while trainee.step < recipe.steps:
