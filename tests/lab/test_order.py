@@ -95,6 +95,7 @@ def test_a_model_that_sees_no_order_is_at_chance_exactly(name, steps):
     assert run_one(run, ignore)["accuracy"] == 0.5
 
 
+@pytest.mark.untyped
 @pytest.mark.parametrize("name", ["alibi", "rope"])
 def test_an_encoding_solves_it(name):
     result = run_one(Run(encoding=name, seed=0, recipe=OrderRecipe(steps=200)), ignore)

@@ -59,6 +59,7 @@ def test_a_file_gets_the_same_and_the_table_is_shown(tmp_path, capsys):
     assert "rope" in capsys.readouterr().out
 
 
+@pytest.mark.untyped
 def test_the_tables_fit_100_columns_and_are_not_cut(capsys):
     assert cli.main(["measure", "--length", "48"]) == 0
     lines = capsys.readouterr().out.splitlines()
