@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from whereness.lab.decision import SPEED, Decision, Evidence
+from whereness.lab.settings import BASELINE
 from whereness.lab.words import (
     difference,
     doubt,
@@ -12,8 +13,6 @@ from whereness.lab.words import (
     nats,
     verb,
 )
-
-BASELINE = "nope"
 
 GROWS = 0.05
 """Nats that the loss at the longest length may be above the one at the shortest."""

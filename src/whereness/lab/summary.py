@@ -45,15 +45,11 @@ from typing import Any
 
 from whereness.lab.files import write_whole
 from whereness.lab.recommendation import recommend
-from whereness.lab.settings import Comparison, plain
+from whereness.lab.settings import BASELINE, SOLVED, Comparison, plain
 from whereness.lab.statistics import BySeed, mean_loss, paired_difference
 
 VERSION = 1
 FILE = "summary.json"
-
-SOLVED = 0.95
-"""Accuracy from which the order task counts as solved."""
-BASELINE = "nope"
 
 Result = dict[str, Any]
 Done = dict[str, list[Result]]

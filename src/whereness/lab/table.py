@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whereness.lab.reasons import TASKS
-from whereness.lab.summary import SOLVED
+from whereness.lab.settings import SOLVED
 from whereness.lab.words import listed
 
 BEST = "bold green"

@@ -11,12 +11,12 @@ from markupsafe import Markup
 from whereness.encoding import PositionalEncoding
 from whereness.lab.report import chart, judged
 from whereness.lab.report.telling import chapters
+from whereness.lab.settings import BASELINE, SOLVED
 from whereness.pictures import Picture, pictures
 
 DOORS = {1: "tokens", 2: "projections", 3: "queries and keys", 4: "scores", 5: "values"}
 MOST_POSITIONS = 64
 """Of a picture: more would be finer than a page shows."""
-SOLVED = 0.95
 LOSS, DIFFERENCE = 2, 3
 """Digits after the point: differences are known better than losses."""
 
@@ -101,6 +101,7 @@ def view(summary: Mapping[str, Any], encodings: Mapping[str, PositionalEncoding]
         "order": order(names, entries),
         "solved_at": f"{SOLVED:g}",
         "costs": costs(names, entries),
+        "baseline": BASELINE,
         "groups": judged.groups(found),
         "failures": failures,
         "titles": {failure.rule.name: failure.rule.title for failure in failures},
@@ -236,7 +237,7 @@ def facts(entry: Mapping[str, Any], lengths: Sequence[int]) -> list[tuple[str, s
     if "cost" in entry:
         listed.append(("parameters", f"{entry['cost']['parameters']:,}"))
         if entry["cost"].get("relative_speed") is not None:
-            listed.append(("speed", f"{entry['cost']['relative_speed']:.2f} of nope"))
+            listed.append(("speed", f"{entry['cost']['relative_speed']:.2f} of {BASELINE}"))
     return listed
 
 
