@@ -129,17 +129,17 @@ def test_what_is_known_before_any_run(found):
 def test_an_encoding_has_what_its_runs_found(found):
     learned = found["encodings"]["learned"]
     # By window, the mean over seeds: 2, 2, 2, 5.
-    windows, numbers = [2.0, 2.0, 2.0, 5.0], spread([2.0, 2.0, 2.0, 5.0])
+    windows, numbers = [2.0, 2.0, 2.0, 5.0], spread([2.0, 2.0, 2.0, 5.0], 2)  # as long as one of 16
     assert numbers["mean"] == pytest.approx(np.mean(windows))
     model = learned["language_model"]
     assert model["loss"] == {
         "8": {**numbers, "by_seed": {"0": 2.5, "1": 3.0}},
-        "16": {**spread([2.0, 2.0]), "by_seed": {"0": 1.5, "1": 2.5}},
+        "16": {**spread([2.0, 2.0], 1), "by_seed": {"0": 1.5, "1": 2.5}},
     }
     later = {key: pytest.approx(n + (key != "se")) for key, n in numbers.items()}
     assert model["loss_last_quarter"] == {
         "8": {**later, "by_seed": {"0": 3.5, "1": 4.0}},
-        "16": {**spread([2.0, 2.0]), "by_seed": {"0": 2.5, "1": 1.5}},
+        "16": {**spread([2.0, 2.0], 1), "by_seed": {"0": 2.5, "1": 1.5}},
     }
     assert (model["train_length"], model["seeds"], model["untrained_beyond"]) == (8, 2, 8)
     assert learned["doors"] == [1]
@@ -164,7 +164,7 @@ def test_an_encoding_has_what_its_runs_found(found):
 def test_differences_are_to_the_best_over_common_seeds(found):
     """rope is the best and has seed 0 only; there learned is 0, 0.5, 2 and 3 above it."""
     model = found["encodings"]["learned"]["language_model"]
-    expected = spread([0.0, 0.5, 2.0, 3.0])
+    expected = spread([0.0, 0.5, 2.0, 3.0], 2)
     assert model["above_best"]["8"] == {
         "best": "rope",
         "mean": pytest.approx(1.375),
@@ -174,6 +174,26 @@ def test_differences_are_to_the_best_over_common_seeds(found):
     }
     rope = found["encodings"]["rope"]["language_model"]["above_best"]["8"]
     assert rope == {"best": "rope", "mean": 0, "low": 0, "high": 0, "by_seed": {"0": 0}}
+
+
+def test_blocks_are_of_as_many_bytes_at_every_length():
+    """8 windows of 16 bytes make blocks of 2, or 32 bytes: 4 windows of 8."""
+    long = [float(i * i % 7) for i in range(8)]
+    short = [float(i * i % 11) for i in range(16)]
+    results = [
+        {**done(name, 0, []), "losses": losses, "last_quarter": losses}
+        for name, losses in (
+            ("rope", {"8": [0.0] * 16, "16": [0.0] * 8}),
+            ("learned", {"8": short, "16": long}),
+        )
+    ]
+    model = summarised(results)["encodings"]["learned"]["language_model"]
+    for length, expected in (("8", spread(short, 4)), ("16", spread(long, 2))):
+        expected["by_seed"] = {"0": expected["mean"]}
+        assert model["loss"][length] == expected
+        assert model["loss_last_quarter"][length] == expected
+        del expected["se"]
+        assert model["above_best"][length] == {"best": "rope", **expected}
 
 
 def test_the_best_has_the_lowest_mean_at_its_length():

@@ -46,7 +46,7 @@ from typing import Any
 from whereness.lab.files import write_whole
 from whereness.lab.recommendation import recommend
 from whereness.lab.settings import BASELINE, SOLVED, Comparison, plain
-from whereness.lab.statistics import BySeed, mean_loss, paired_difference
+from whereness.lab.statistics import BySeed, block_lengths, mean_loss, paired_difference
 
 VERSION = 1
 FILE = "summary.json"
@@ -54,6 +54,8 @@ FILE = "summary.json"
 Result = dict[str, Any]
 Done = dict[str, list[Result]]
 """Completed runs of one task by encoding, in the order of their seeds."""
+Blocks = dict[int, int]
+"""By length, the windows of a block."""
 
 
 def summarise(
@@ -62,14 +64,15 @@ def summarise(
     """The summary of the results of all runs of `comparison` on a text of `num_bytes`."""
     models = completed(results, "language_model", comparison)
     orders = completed(results, "order_task", comparison)
-    above = above_best(models, comparison)
+    blocks = blocks_of(models)
+    above = above_best(models, blocks)
     found = {
         **heading(comparison, num_bytes, made_with),
         "encodings": {
             name: {
                 **what_it_is(models[name], orders[name]),
                 **order_task(orders[name]),
-                **language_model(models[name], above.get(name, {}), comparison),
+                **language_model(models[name], above.get(name, {}), comparison, blocks),
                 **cost(models[name], models.get(BASELINE, [])),
                 **failed([r for r in results if r["encoding"] == name]),
             }
@@ -125,40 +128,52 @@ def order_task(runs: list[Result]) -> dict[str, Any]:
     }
 
 
+def blocks_of(models: Done) -> Blocks:
+    """The blocks of every length: all runs have the same windows."""
+    for runs in models.values():
+        if runs:
+            return block_lengths({int(n): len(found) for n, found in runs[0]["losses"].items()})
+    return {}
+
+
 def language_model(
-    runs: list[Result], above: dict[str, Any], comparison: Comparison
+    runs: list[Result], above: dict[str, Any], comparison: Comparison, blocks: Blocks
 ) -> dict[str, Any]:
     """The part of the language model; `above` is what it has above the best."""
     if not runs:
         return {}
-    lengths = [str(length) for length in comparison.recipe.lengths]
     model: dict[str, Any] = {
         "train_length": comparison.recipe.train_length,
         "seeds": len(runs),
-        "loss": {n: mean_loss(by_seed(runs, "losses", n)) for n in lengths},
-        "loss_last_quarter": {n: mean_loss(by_seed(runs, "last_quarter", n)) for n in lengths},
+        "loss": mean_losses(runs, "losses", blocks),
+        "loss_last_quarter": mean_losses(runs, "last_quarter", blocks),
         "above_best": above,
     }
     limits = [run["untrained_beyond"] for run in runs if run["untrained_beyond"] is not None]
     return {"language_model": {**model, **({"untrained_beyond": min(limits)} if limits else {})}}
 
 
-def above_best(models: Done, comparison: Comparison) -> dict[str, dict[str, Any]]:
+def mean_losses(runs: list[Result], key: str, blocks: Blocks) -> dict[str, Any]:
+    """By length, the mean of the losses under `key`."""
+    return {str(n): mean_loss(by_seed(runs, key, n), block) for n, block in blocks.items()}
+
+
+def above_best(models: Done, blocks: Blocks) -> dict[str, dict[str, Any]]:
     """By encoding and length, the paired difference to the encoding with the lowest mean."""
     done = {name: runs for name, runs in models.items() if runs}
     found: dict[str, dict[str, Any]] = {name: {} for name in done}
-    for length in map(str, comparison.recipe.lengths) if done else ():
+    for length, block in blocks.items():
         losses = {name: by_seed(runs, "losses", length) for name, runs in done.items()}
-        best = min(losses, key=lambda name: mean_loss(losses[name])["mean"])
+        best = min(losses, key=lambda name: mean_loss(losses[name], block)["mean"])
         for name in done:
-            difference = paired_difference(losses[name], losses[best])
-            found[name][length] = {"best": best, **difference}
+            difference = paired_difference(losses[name], losses[best], block)
+            found[name][str(length)] = {"best": best, **difference}
     return found
 
 
-def by_seed(runs: list[Result], key: str, length: str) -> BySeed:
+def by_seed(runs: list[Result], key: str, length: int) -> BySeed:
     """The losses of all windows of a length, by seed."""
-    return {run["seed"]: run[key][length] for run in runs}
+    return {run["seed"]: run[key][str(length)] for run in runs}
 
 
 def cost(runs: list[Result], baseline: list[Result]) -> dict[str, Any]:
