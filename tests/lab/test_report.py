@@ -140,14 +140,31 @@ def test_losses_have_intervals_and_differences(page):
 def test_a_tie_is_marked(summary):
     def touch(s):
         above = s["encodings"]["nope"]["language_model"]["above_best"]["64"]
+        above.update(mean=0.01, low=0.004, high=0.024, by_seed={"0": 0.03, "1": -0.01})
+        s["recommendation"]["lengths"]["64"]["ties"] = ["nope"]  # the seeds disagree
+
+    own = changed(summary, touch)
+    lengths = own["recommendation"]["lengths"]
+    rows = {r.name: r.cells for r in view.losses(["nope", "alibi"], own["encodings"], lengths)}
+    assert [cell.tie for cell in rows["nope"]] == [False, False, True]
+    assert rows["nope"][-1].above_interval == "0.004 to 0.024"
+    assert not any(cell.tie for cell in rows["alibi"])
+    text = Page(writing.html(own, {})).text
+    assert "≈ +0.010" in text
+    assert (
+        "≈ not told apart from the best: the interval reaches down to 0, or in some seed it is "
+        "not above the best."
+    ) in text
+
+
+def test_what_is_no_tie_is_not_marked(summary):
+    def touch(s):
+        above = s["encodings"]["nope"]["language_model"]["above_best"]["64"]
         above.update(mean=0.01, low=-0.004, high=0.024)
 
     own = changed(summary, touch)
-    rows = {r.name: r.cells for r in view.losses(["nope", "alibi"], own["encodings"], [64])}
-    assert rows["nope"][0].tie
-    assert rows["nope"][0].above_interval == "−0.004 to 0.024"
-    assert not rows["alibi"][0].tie
-    assert "≈ +0.010" in Page(writing.html(own, {})).text
+    rows = view.losses(["nope"], own["encodings"], own["recommendation"]["lengths"])
+    assert not rows[0].cells[-1].tie
 
 
 def test_order_and_cost_are_told(page):

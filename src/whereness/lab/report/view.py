@@ -96,7 +96,7 @@ def view(summary: Mapping[str, Any], encodings: Mapping[str, PositionalEncoding]
         "made_with": summary["made_with"],
         "curves": curves,
         "still": Markup(chart.still(curves)) if curves else "",  # noqa: S704 (our own SVG)
-        "losses": losses(ranked, entries, settings["lengths"]),
+        "losses": losses(ranked, entries, summary["recommendation"]["lengths"]),
         "any_untrained": any("untrained_beyond" in _model(entries[n]) for n in ranked),
         "order": order(names, entries),
         "solved_at": f"{SOLVED:g}",
@@ -135,15 +135,23 @@ def verdict_rows(recommendation: Mapping[str, Any]) -> list[tuple[str, str, list
     ]
 
 
-def losses(ranked: Sequence[str], entries: Entries, lengths: Sequence[int]) -> list[LossRow]:
-    """The table of losses."""
+def losses(
+    ranked: Sequence[str], entries: Entries, lengths: Mapping[str, Mapping[str, Any]]
+) -> list[LossRow]:
+    """The table of losses; `lengths` are those of the recommendation, which tells the ties."""
     return [
-        LossRow(name, [_loss(name, _model(entries[name]), str(n)) for n in lengths])
+        LossRow(
+            name,
+            [
+                _loss(name, _model(entries[name]), n, name in at["ties"])
+                for n, at in lengths.items()
+            ],
+        )
         for name in ranked
     ]
 
 
-def _loss(name: str, model: Mapping[str, Any], length: str) -> Loss | None:
+def _loss(name: str, model: Mapping[str, Any], length: str, tie: bool) -> Loss | None:
     loss, above = model["loss"].get(length), model["above_best"].get(length)
     if loss is None or above is None:
         return None
@@ -154,7 +162,7 @@ def _loss(name: str, model: Mapping[str, Any], length: str) -> Loss | None:
         above=signed(above["mean"]),
         above_interval="" if best else span(above, DIFFERENCE),
         best=best,
-        tie=not best and above["low"] <= 0 <= above["high"],
+        tie=tie,
         untrained=limit is not None and int(length) > limit,
     )
 
