@@ -271,6 +271,7 @@ CHANGES = {
     "text: bytes is missing": lambda s: s["text"].pop("bytes"),
     "summary: more is unknown": lambda s: s.update(more=1),
     "version: needed .*int.*, got '1'": lambda s: s.update(version="1"),
+    "made_with.command: needed .*str.*, got": lambda s: s["made_with"].update(command=["a", "b"]),
     "version: needed .*int.*, got True": lambda s: s.update(version=True),
     "settings.lengths: needed a list, got 8": lambda s: s["settings"].update(lengths=8),
     r"settings.lengths\[1\]: needed": lambda s: s["settings"]["lengths"].insert(1, "x"),

@@ -29,7 +29,7 @@ FORM: dict[str, Any] = {
         "platform": str,
         "processors": int,
         "jobs": int,
-        "command": (str, list),
+        "command": str,
     },
     "encodings": {
         "*": {
