@@ -147,14 +147,13 @@ def test_a_tie():
         )
     )
     assert found["use"] == ["alibi", "rope", "t5"]
-    assert found["headline"] == "Use alibi, rope or t5: they cannot be told apart here."
-    assert found["because"][:2] == [
-        "Each of alibi, rope and t5 is the best or tied with it at every length.",
-        (
-            "Of these, prefer alibi: rope trains slower (900 against 1,000 tokens a second); t5 "
-            "has more parameters (128 against 0)."
-        ),
-    ]
+    assert found["headline"] == (
+        "Use alibi, rope or t5: each is the best or tied with it at every length."
+    )
+    assert found["because"][0] == (
+        "Of these, prefer alibi: rope trains slower (900 against 1,000 tokens a second); t5 has "
+        "more parameters (128 against 0)."
+    )
     assert found["lengths"]["16"] == {"best": "rope", "ties": ["t5", "alibi"]}
     assert (
         "alibi cannot be told from it: 0.005 above (95 % interval -0.015 to 0.025); the interval "

@@ -4,7 +4,7 @@ At each length the best has the lowest mean loss. Another is tied with it if the
 paired difference reaches down to 0, or if in some seed it is not above the best.
 
     fits at all lengths (best or tied): one     use it
-    fits at all lengths: several                they are not told apart; one is preferred
+    fits at all lengths: several                use any of them; one is preferred
     none fits at all lengths                    one for the shortest length, one for longer ones
 
 The one for the shortest length fits there. The one for longer ones fits at all of them or, if there
@@ -97,7 +97,7 @@ class Evidence:
         return self.entries[name]["cost"][key]
 
     def merit(self, name: str) -> tuple[bool, float, float]:
-        """Smaller is preferred among encodings that are not told apart."""
+        """Smaller is preferred among encodings that fit."""
         return (
             self.reads_untrained(name, self.lengths[-1]),
             self.cost(name, "parameters"),

@@ -58,7 +58,6 @@ def choice(e: Evidence, decision: Decision) -> Iterator[str]:
     """Between several, why this one; between two lengths, where they change places."""
     first, *others = decision.everywhere or ("",)
     if others:
-        yield f"Each of {listed(decision.use)} is the best or tied with it at every length."
         reasons = [reason for other in others if (reason := disadvantage(e, first, other))]
         if reasons:
             yield f"Of these, prefer {first}: {'; '.join(reasons)}."

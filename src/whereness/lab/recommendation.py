@@ -1,6 +1,7 @@
 """A recommendation in plain words, from a summary alone: what to use, why, and what is not known.
 
-    use           one name; several if they are not told apart, or one for each range of lengths
+    use           one name; several if each is the best or tied with it at every length, or
+                  one for each range of lengths
     headline      one sentence
     because       sentences: the numbers and the costs
     to_know       sentences: what explains the numbers of the others
@@ -55,7 +56,7 @@ def headline(e: Evidence, decision: Decision) -> str:
             "the best."
         )
     if decision.everywhere:
-        return f"Use {listed(use, 'or')}: they cannot be told apart here."
+        return f"Use {listed(use, 'or')}: each is the best or tied with it at every length."
     return (
         f"Use {decision.near} for texts of up to {e.lengths[0]} bytes and {decision.far} for "
         "longer ones."

@@ -13,7 +13,7 @@ short windows would be fewer bytes than such a stretch, and the error would come
 Source: Künsch 1989, Annals of Statistics 17, 1217-1241 (moving blocks); Politis & Romano 1992, "A
 circular block-resampling procedure for stationary data" (the text is closed to a circle, so that
 every window is drawn equally often); Hall, Horowitz & Jing 1995, Biometrika 82, 561-574 (l grows
-like N^(1/3) for a variance). The factor 1 before N^(1/3) is ours; so is one length in bytes for all.
+like N^(1/3) for a variance). The factor 1 before N^(1/3) and one length in bytes for all are ours.
 
 Below about 30 windows of the longest length intervals are too narrow, as all of this kind are. They
 tell how far another stretch of the same text may differ; how far another seed may is told by seed.
