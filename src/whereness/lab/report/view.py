@@ -139,16 +139,12 @@ def losses(
     ranked: Sequence[str], entries: Entries, lengths: Mapping[str, Mapping[str, Any]]
 ) -> list[LossRow]:
     """The table of losses; `lengths` are those of the recommendation, which tells the ties."""
-    return [
-        LossRow(
-            name,
-            [
-                _loss(name, _model(entries[name]), n, name in at["ties"])
-                for n, at in lengths.items()
-            ],
-        )
-        for name in ranked
-    ]
+    rows = []
+    for name in ranked:
+        model = _model(entries[name])
+        cells = [_loss(name, model, n, name in at["ties"]) for n, at in lengths.items()]
+        rows.append(LossRow(name, cells))
+    return rows
 
 
 def _loss(name: str, model: Mapping[str, Any], length: str, tie: bool) -> Loss | None:
