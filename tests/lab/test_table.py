@@ -27,7 +27,7 @@ def right(row, cell):
 
 def shown(made, width=100, **options):
     written = io.StringIO()
-    Console(file=written, width=width, **options).print(table(made, width))
+    Console(file=written, width=width, **options).print(table(made, width), crop=False)
     return written.getvalue().splitlines()
 
 
@@ -123,6 +123,58 @@ def test_no_column_gives_way_without_need():
     assert rows[0].split()[-1] == "memory" and len(rows) == 3
     rows = shown(summary(LONG, lengths=(64, 128, 256, 512)), 91)
     assert rows[0].split()[-1] == "params"
+
+
+def many(encodings):
+    """Ten lengths, and other losses at each; the best is the last encoding."""
+    lengths = tuple(2**i for i in range(3, 13))
+    made = {
+        name: entry({n: 9.87 + i - j for i, n in enumerate(lengths)}, **changes)
+        for j, (name, changes) in enumerate(encodings.items())
+    }
+    return summary(made, lengths=lengths)
+
+
+MANY = many({"learned": {"untrained_beyond": 2048}, "relative_multiply": {}, "t5": {}})
+
+
+def test_differences_give_way_after_columns():
+    header, *rows = shown(MANY, 100)
+    assert header.split() == ["encoding", *(str(2**i) for i in range(3, 13))]
+    assert rows[0].split() == ["learned", *(f"{9.87 + i:.2f}" for i in range(9)), "18.87!"]
+    assert rows[2].split() == ["t5", *(f"{7.87 + i:.2f}*" for i in range(10))]
+    assert rows[0].index("9.87") == rows[2].index("7.87") == header.index("8") - 3
+    assert right(rows[0], "16.87") == right(rows[1], "15.87") == right(header, "1024")
+    assert max(map(len, (header, *rows))) <= 100
+    assert " ".join(" ".join(rows[3:]).split()) == (
+        "No room for memory, params, tokens/s, order and differences to the best: see the summary."
+    )
+
+
+def test_differences_stay_where_there_is_room():
+    made = many({"learned": {}, "t5": {}})
+    needed = max(map(len, shown(made, 140)))
+    assert 121 < needed < 140
+    assert shown(made, needed)[1].split()[:3] == ["learned", "9.87", "+1.00"]
+    assert shown(made, needed - 1)[1].split()[:3] == ["learned", "9.87", "10.87"]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60])
+def test_no_loss_is_ever_cut(width):
+    """Lines are longer than the terminal instead."""
+    rows = shown(MANY, width)
+    for row, name, start in zip(rows[1:4], MANY["encodings"], (9.87, 8.87, 7.87), strict=True):
+        losses = [f"{start + i:.2f}" for i in range(10)]
+        assert [cell.rstrip("!*") for cell in row.split()] == [name, *losses]
+    assert max(map(len, rows)) > width
+    assert not any("…" in row for row in rows)
+
+
+def test_what_failed_is_told_without_differences():
+    made = many({"learned": {}, "t5": {}, "nope": {}, "rope": {}})
+    made["encodings"]["nope"], made["encodings"]["rope"] = FAILED, {}
+    rows = shown(made, 40)
+    assert [row.split() for row in rows[3:5]] == [["nope", "failed"], ["rope", "-"]]
 
 
 def test_plain_text_unless_in_a_terminal():

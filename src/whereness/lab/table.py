@@ -1,7 +1,7 @@
 """The table in the terminal. Printed elsewhere it is plain text: rich leaves colours out there."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -18,28 +18,38 @@ UNSOLVED = "?"
 MISSING = "-"
 
 WIDTH = 100
-DROPPED = ("memory", "params", "tokens/s", "order")
-"""Columns that give way, in this order, where the table would be too wide."""
-
-PADDED = ("order", "tokens/s")
-"""Columns whose cells are padded here."""
+DIFFERENCES = "differences to the best"
+DROPPED = ("memory", "params", "tokens/s", "order", DIFFERENCES)
+"""What gives way, in this order, where the table would be too wide: columns, then differences."""
 
 Entry = dict[str, Any]
 Cell = Callable[[str, Entry], Text | str]
+
+
+class Column(NamedTuple):
+    """Its header, what it holds, and at which edge.
+
+    At the left edge cells are padded here, for marks hang over the right one: rich would drop the
+    space of a number without one.
+    """
+
+    header: str
+    cell: Cell
+    justify: Literal["left", "right"] = "right"
 
 
 def table(summary: dict[str, Any], width: int = WIDTH) -> Table:
     """One row an encoding: order task, loss at each length and above the best, and costs.
 
     What does not fit into `width` characters is left out and named below the table. Losses are
-    never left out.
+    never left out nor cut: lines may be longer. Print it with `crop=False`, or rich cuts those.
     """
-    columns = columns_of(summary)
-    made = filled(summary, columns, [])
+    made = filled(summary, [])
     for count in range(1, len(DROPPED) + 1):
         if width_of(made) <= width:
             break
-        made = filled(summary, columns, DROPPED[:count])
+        made = filled(summary, DROPPED[:count])
+    made.width = width_of(made)
     return made
 
 
@@ -49,32 +59,39 @@ def width_of(made: Table) -> int:
     return made.__rich_measure__(wide, wide.options).maximum
 
 
-def filled(summary: dict[str, Any], columns: dict[str, Cell], without: Sequence[str]) -> Table:
-    """The table without some columns."""
+def filled(summary: dict[str, Any], without: Sequence[str]) -> Table:
+    """The table without some of what may be dropped."""
     made = Table(box=None, header_style="bold", pad_edge=False)
     made.add_column("encoding", no_wrap=True)
-    shown = {header: cell for header, cell in columns.items() if header not in without}
-    for header in shown:
-        # Marks hang over the right edge; rich would drop the space of a number without one.
-        justify = "left" if header in PADDED else "right"
-        made.add_column(header, justify=justify, no_wrap=True)
+    columns = [c for c in columns_of(summary, without) if c.header not in without]
+    for column in columns:
+        made.add_column(column.header, justify=column.justify, no_wrap=True)
     for name, entry in summary["encodings"].items():
-        made.add_row(name, *(cell(name, entry) for cell in shown.values()))
+        made.add_row(name, *(column.cell(name, entry) for column in columns))
     if without:
         made.caption = f"No room for {listed(without)}: see the summary."
         made.caption_justify = "left"
     return made
 
 
-def columns_of(summary: dict[str, Any]) -> dict[str, Cell]:
-    """What each column holds, by its header."""
+def columns_of(summary: dict[str, Any], without: Sequence[str]) -> list[Column]:
+    """All columns; their losses may be without differences."""
     entries = {n: e for n, e in summary["encodings"].items() if "language_model" in e}
     speeds = {name: entry["cost"]["train_tokens_per_second"] for name, entry in entries.items()}
     fastest = max(speeds, key=lambda n: speeds[n]) if speeds else None
     lengths = summary["settings"]["lengths"]
 
-    def loss(length: int) -> Cell:
-        return lambda name, entry: loss_cell(name, entry, length, is_first=length == lengths[0])
+    def loss(length: int) -> Column:
+        is_first = length == lengths[0]
+        if DIFFERENCES not in without:
+            return Column(str(length), lambda n, e: loss_cell(n, e, length, is_first=is_first))
+        losses = [e["language_model"]["loss"][str(length)]["mean"] for e in entries.values()]
+        digits = max((len(f"{loss:.2f}") for loss in losses), default=0)
+        return Column(
+            str(length).rjust(digits),
+            lambda n, e: loss_cell(n, e, length, is_first=is_first, digits=digits),
+            "left",
+        )
 
     def cost(key: str) -> Cell:
         return lambda _, entry: short(entry["cost"][key]) if "cost" in entry else ""
@@ -85,13 +102,13 @@ def columns_of(summary: dict[str, Any]) -> dict[str, Cell]:
         cell = Text(f"{short(speeds[name]):>7}", BEST if name == fastest else "")
         return cell.append(MARK if name == fastest else "")
 
-    return {
-        "order": lambda _, entry: order_cell(entry),
-        **{str(length): loss(length) for length in lengths},
-        "tokens/s": speed,
-        "params": cost("parameters"),
-        "memory": cost("extra_memory_bytes"),
-    }
+    return [
+        Column("order", lambda _, entry: order_cell(entry), "left"),
+        *map(loss, lengths),
+        Column("tokens/s", speed, "left"),
+        Column("params", cost("parameters")),
+        Column("memory", cost("extra_memory_bytes")),
+    ]
 
 
 def order_cell(entry: Entry) -> Text | str:
@@ -104,8 +121,15 @@ def order_cell(entry: Entry) -> Text | str:
     return shown.append("" if order["solved"] else UNSOLVED)
 
 
-def loss_cell(name: str, entry: Entry, length: int, *, is_first: bool) -> Text | str:
-    """The loss, and how far it is above the best of its column."""
+def loss_cell(
+    name: str, entry: Entry, length: int, *, is_first: bool, digits: int | None = None
+) -> Text | str:
+    """The loss, and how far it is above the best of its column.
+
+    Args:
+        is_first: tells a failure.
+        digits: the loss alone, in so many characters, with its marks.
+    """
     model = entry.get("language_model")
     if model is None:
         tasks = {failure["task"] for failure in entry.get("failed", [])}
@@ -114,8 +138,11 @@ def loss_cell(name: str, entry: Entry, length: int, *, is_first: bool) -> Text |
     mean, above = model["loss"][str(length)]["mean"], model["above_best"][str(length)]
     limit = model.get("untrained_beyond")
     is_best = above["best"] == name
-    shown = Text(f"{mean:.2f}", BEST if is_best else "")
-    shown.append(UNTRAINED if limit is not None and length > limit else " ")
+    untrained = limit is not None and length > limit
+    shown = Text(f"{mean:.2f}".rjust(digits or 0), BEST if is_best else "")
+    if digits is not None:
+        return shown.append(UNTRAINED * untrained + MARK * is_best)
+    shown.append(UNTRAINED if untrained else " ")
     return shown.append(
         f"{MARK:>5}" if is_best else f"{above['mean']:+.2f}", "" if is_best else "dim"
     )
