@@ -38,12 +38,13 @@ def summary(names=tuple(LOSSES), lengths=LENGTHS):
     best = {str(n): min(means, key=lambda name: means[name][str(n)]) for n in lengths}
     return {
         "version": 1,
-        "text": {"source": "my text.txt", "bytes": 12_345, "sha256": "ab" * 32},
+        "text": {"source": "my text.txt", "bytes": 12_345, "sha256": "ab" * 32, "repeated": 0.0876},
         "settings": {
             "encodings": list(names),
             "seeds": 2,
             "train_length": 16,
             "lengths": list(lengths),
+            "evaluated_bytes": 2**18,
             **TRAINING,
             "order_task": {**TRAINING, "steps": 7, "pairs": 11},
         },

@@ -54,7 +54,9 @@ def failure(seed=0, task="language_model", reason="the training loss became nan 
     return {"task": task, "seed": seed, "reason": reason}
 
 
-def summary(encodings, *, lengths=(8, 16, 64), seeds=1, num_bytes=100_000, **settings):
+def summary(
+    encodings, *, lengths=(8, 16, 64), seeds=1, num_bytes=100_000, repeated=0.0, **settings
+):
     """All of a summary but its recommendation."""
     encodings = deepcopy(encodings)
     models = {n: e["language_model"] for n, e in encodings.items() if "language_model" in e}
@@ -80,12 +82,18 @@ def summary(encodings, *, lengths=(8, 16, 64), seeds=1, num_bytes=100_000, **set
             }
     return {
         "version": 1,
-        "text": {"source": "mine.txt", "bytes": num_bytes, "sha256": "ab" * 32},
+        "text": {
+            "source": "mine.txt",
+            "bytes": num_bytes,
+            "sha256": "ab" * 32,
+            "repeated": repeated,
+        },
         "settings": {
             "encodings": list(encodings),
             "seeds": seeds,
             "train_length": 8,
             "lengths": list(lengths),
+            "evaluated_bytes": 2**18,
             "steps": 500,
             "batch": 16,
             "width": 64,
@@ -137,4 +145,10 @@ def made_up(draw):
         if draw(st.booleans()):
             options["untrained_beyond"] = 8
         made[name] = entry(losses, **options)
-    return summary(made, lengths=lengths, seeds=seeds)
+    return summary(
+        made,
+        lengths=lengths,
+        seeds=seeds,
+        repeated=draw(st.sampled_from([0.0, 0.25])),
+        evaluated_bytes=draw(st.sampled_from([100, 2**18])),
+    )

@@ -161,7 +161,8 @@ def test_a_tie():
     ) in found["because"]
     assert "The next, nope, is 0.705 above (95 % interval 0.695 to 0.715)." in found["because"]
     assert (
-        "More seeds or more text: they may tell t5, alibi and rope apart." in found["would_change"]
+        "More seeds or more evaluated text: they may tell t5, alibi and rope apart."
+        in found["would_change"]
     )
 
 
@@ -453,14 +454,59 @@ def test_few_windows_are_told(num_bytes, windows):
     found = recommend(
         summary({"alibi": entry(flat(1.5)), "rope": entry(flat(2.0))}, num_bytes=num_bytes)
     )
-    lines = starts(found, "would_change", "More text:")
-    expected = f"More text: from {windows} windows of 64 bytes the intervals come out too narrow."
+    lines = starts(found, "would_change", "More evaluated text:")
+    expected = (
+        f"More evaluated text: from {windows} windows of 64 bytes the intervals come out too "
+        "narrow."
+    )
     assert lines == ([expected] if windows else [])
+
+
+@pytest.mark.parametrize(("evaluated", "windows"), [(1919, 29), (1000, 15), (127, 2), (1920, 0)])
+def test_few_windows_are_evaluated_of_a_long_text(evaluated, windows):
+    """As many as are asked for, but at least two; if they are 30 or more, nothing is told."""
+    made = {"alibi": entry(flat(1.5)), "rope": entry(flat(2.0))}
+    found = recommend(summary(made, num_bytes=1_000_000, evaluated_bytes=evaluated))
+    expected = (
+        f"More evaluated text: from {windows} windows of 64 bytes the intervals come out too "
+        "narrow."
+    )
+    assert starts(found, "would_change", "More evaluated") == ([expected] if windows else [])
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "evaluated", "used"),
+    [
+        (1_000_000, 1000, "960 of its 100,000"),
+        (1_000_000, 1, "128 of its 100,000"),
+        (1_000_000, 2**18, None),
+        (10_250, 1000, "960 of its 1,025"),  # one more window of 64 would fit
+        (10_240, 1000, None),
+    ],
+)
+def test_what_is_not_evaluated_is_told(num_bytes, evaluated, used):
+    made = summary({"alibi": entry(flat(1.5))}, num_bytes=num_bytes, evaluated_bytes=evaluated)
+    expected = f"The rest of the held-out text: losses are of the first {used} bytes."
+    found = starts(recommend(made), "not_tested", "The rest of the held-out")
+    assert found == ([expected] if used else [])
+
+
+@pytest.mark.parametrize(
+    ("repeated", "told"), [(0.0, None), (0.0099, None), (0.01, "1.0"), (0.0876, "8.8")]
+)
+def test_a_text_that_repeats_itself_is_told(repeated, told):
+    made = {"alibi": entry(flat(1.5)), "rope": entry(flat(2.0))}
+    lines = [line for line in recommend(summary(made, repeated=repeated))["to_know"] if "%" in line]
+    expected = (
+        f"{told} % of the held-out windows of 8 bytes stand word for word in the training part: "
+        "long training would reward remembering them."
+    )
+    assert lines == ([expected] if told else [])
 
 
 def test_a_text_without_a_window_is_left_to_others():
     found = recommend(summary({"alibi": entry(flat(1.5)), "rope": entry(flat(2.0))}, num_bytes=100))
-    assert not starts(found, "would_change", "More text:")
+    assert not starts(found, "would_change", "More evaluated text:")
 
 
 def test_one_length():

@@ -221,9 +221,13 @@ def test_the_story_has_the_numbers_of_the_story(page):
 
 
 def test_settings_tell_everything_and_how_to_repeat(page, summary):
-    for value in (*summary["text"].values(), *summary["made_with"].values()):
-        shown = f"{value:,}" if value == 12_345 else str(value)
-        assert shown in page.text
+    text = summary["text"]
+    for value in (text["source"], text["sha256"], "12,345", *summary["made_with"].values()):
+        assert str(value) in page.text
+    assert "repeated 8.8 % of the held-out windows of 16 bytes stand in the training part" in (
+        page.text
+    )
+    assert "evaluated bytes 262144 –" in page.text
     assert "learning rate 0.003 0.003" in page.text
     assert "steps 5 7" in page.text
     assert "pairs – 11" in page.text

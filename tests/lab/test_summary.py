@@ -82,7 +82,7 @@ RESULTS = [
 
 
 def summarised(results):
-    return summary.summarise(COMPARISON, 1234, results, MADE_WITH)
+    return summary.summarise(COMPARISON, 1234, results, MADE_WITH, repeated=0.125)
 
 
 @pytest.fixture
@@ -100,7 +100,12 @@ def test_what_is_known_before_any_run(found):
         "recommendation",
     ]
     assert found["version"] == 1
-    assert found["text"] == {"source": "mine.txt", "bytes": 1234, "sha256": "ab" * 32}
+    assert found["text"] == {
+        "source": "mine.txt",
+        "bytes": 1234,
+        "sha256": "ab" * 32,
+        "repeated": 0.125,
+    }
     assert found["made_with"] == MADE_WITH
     training = {
         "batch": 16,
@@ -119,6 +124,7 @@ def test_what_is_known_before_any_run(found):
         "seeds": 2,
         "train_length": 8,
         "lengths": [8, 16],
+        "evaluated_bytes": 2**18,
         "steps": 2,
         **training,
         "order_task": {"steps": 3, "pairs": 7, **training, "batch": 32},
@@ -268,6 +274,7 @@ def test_made_up_summaries_have_the_form_and_keep_it_with_their_recommendation(m
 
 
 CHANGES = {
+    "text: repeated is missing": lambda s: s["text"].pop("repeated"),
     "text: bytes is missing": lambda s: s["text"].pop("bytes"),
     "summary: more is unknown": lambda s: s.update(more=1),
     "version: needed .*int.*, got '1'": lambda s: s.update(version="1"),

@@ -5,7 +5,7 @@ from typing import Any
 
 from whereness.lab.decision import SPEED, Decision, Evidence
 from whereness.lab.reasons import not_completed
-from whereness.lab.text import HELD_OUT
+from whereness.lab.text import HELD_OUT, MIN_WINDOWS
 from whereness.lab.words import difference, listed, nats, plural, span, verb
 
 FASTER = 1.25
@@ -22,6 +22,12 @@ def not_tested(e: Evidence, text: dict[str, Any]) -> Iterator[str]:
         f"{plural(s['heads'], 'head')}."
     )
     yield f"Other texts: this one is {text['source']}, {text['bytes']:,} bytes."
+    held_out, used = text["bytes"] // HELD_OUT, evaluated(e, text)
+    if used + e.lengths[-1] < held_out:
+        yield (
+            f"The rest of the held-out text: losses are of the first {used:,} of its "
+            f"{held_out:,} bytes."
+        )
     yield (
         f"Other training: it was {plural(s['steps'], 'step')} of "
         f"{plural(s['batch'], 'sequence')} of {s['train_length']} bytes, with the learning rate "
@@ -49,8 +55,8 @@ def would_change(e: Evidence, decision: Decision, text: dict[str, Any]) -> Itera
     if few:
         num, length = few[-1]
         yield (
-            f"More text: from {plural(num, 'window')} of {length} bytes the intervals come out "
-            "too narrow."
+            f"More evaluated text: from {plural(num, 'window')} of {length} bytes the intervals "
+            "come out too narrow."
         )
     tabled = [name for name in e.names if e.cost(name, "parameters")]
     most = f", above all for what has parameters ({listed(tabled)})" if tabled else ""
@@ -70,7 +76,7 @@ def more_seeds(e: Evidence, decision: Decision) -> Iterator[str]:
     """Ties, and how small the lead is."""
     ties = [n for n in e.names if any(e.ties(x) and e.fits(n, x) for x in e.lengths)]
     if ties:
-        yield f"More seeds or more text: they may tell {listed(ties)} apart."
+        yield f"More seeds or more evaluated text: they may tell {listed(ties)} apart."
     leads = [
         (e.above(name, length)["mean"], length, name)
         for length in e.lengths
@@ -87,9 +93,16 @@ def more_seeds(e: Evidence, decision: Decision) -> Iterator[str]:
 
 
 def num_windows(e: Evidence, text: dict[str, Any], length: int) -> int:
-    """Windows of held-out text, as `evaluation.windows` cuts it."""
+    """Windows of held-out text, as `language.windows` cuts it."""
+    return evaluated(e, text) // length
+
+
+def evaluated(e: Evidence, text: dict[str, Any]) -> int:
+    """Bytes of held-out text in whole windows of the longest length."""
     longest = e.lengths[-1]
-    return (text["bytes"] // HELD_OUT - 1) // longest * longest // length
+    at_most = max(e.settings["evaluated_bytes"], MIN_WINDOWS * longest)
+    # The last target is no input.
+    return min(text["bytes"] // HELD_OUT - 1, at_most) // longest * longest
 
 
 def shorter_texts(e: Evidence, decision: Decision) -> Iterator[str]:

@@ -13,12 +13,13 @@ DIFFERENCE = {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "by_seed": {"*": NU
 LOSS = {**DIFFERENCE, "se": NUMBER}
 FORM: dict[str, Any] = {
     "version": int,
-    "text": {"source": str, "bytes": int, "sha256": str},
+    "text": {"source": str, "bytes": int, "sha256": str, "repeated": NUMBER},
     "settings": {
         "encodings": [str],
         "seeds": int,
         "train_length": int,
         "lengths": [int],
+        "evaluated_bytes": int,
         "order_task": {"pairs": int, "*": object},
         "*": object,
     },

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 from whereness.lab.decision import SPEED, Decision, Evidence
 from whereness.lab.settings import BASELINE
@@ -11,6 +12,7 @@ from whereness.lab.words import (
     listed,
     multiple,
     nats,
+    percent,
     verb,
 )
 
@@ -22,6 +24,8 @@ SLOW = 0.9
 """Below this part of another's speed, speed is a cost."""
 MOST = 2
 """Ties at a length that are told with numbers; of more, the names."""
+REPEATED = 0.01
+"""From this part of its windows on, it is told that a text repeats itself."""
 MEMORY = 0.1
 """Above this part of a step's memory without encoding, the rest is a cost."""
 
@@ -47,11 +51,12 @@ def because(e: Evidence, decision: Decision) -> Iterator[str]:
     yield from fused_alternative(e, decision)
 
 
-def to_know(e: Evidence, decision: Decision) -> Iterator[str]:
-    """What explains the numbers of the others."""
+def to_know(e: Evidence, decision: Decision, text: dict[str, Any]) -> Iterator[str]:
+    """What explains the numbers of the others, and what the text repeats."""
     if decision.use:
         yield from growth(e)
         yield from surprises(e, decision)
+        yield from repeats(e, text)
 
 
 def choice(e: Evidence, decision: Decision) -> Iterator[str]:
@@ -228,6 +233,15 @@ def surprises(e: Evidence, decision: Decision) -> Iterator[str]:
                 f"{listed(same)} {verb(same, 'has', 'have')} the same losses as {BASELINE}, the "
                 "model without encoding."
             )
+
+
+def repeats(e: Evidence, text: dict[str, Any]) -> Iterator[str]:
+    """How much of the held-out text was seen in training."""
+    if text["repeated"] >= REPEATED:
+        yield (
+            f"{percent(text['repeated'])} of the held-out windows of {e.lengths[0]} bytes stand "
+            "word for word in the training part: long training would reward remembering them."
+        )
 
 
 def equal(e: Evidence, name: str, other: str) -> bool:

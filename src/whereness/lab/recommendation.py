@@ -4,7 +4,7 @@
                   one for each range of lengths
     headline      one sentence
     because       sentences: the numbers and the costs
-    to_know       sentences: what explains the numbers of the others
+    to_know       sentences: what explains the numbers of the others, and what the text repeats
     lengths       by length: best, ties
     not_tested    sentences: what the comparison says nothing about
     would_change  sentences: what could lead to another answer
@@ -33,7 +33,7 @@ def recommend(summary: dict[str, Any]) -> dict[str, Any]:
         "use": decision.use,
         "headline": headline(evidence, decision),
         "because": list(because(evidence, decision)),
-        "to_know": list(to_know(evidence, decision)),
+        "to_know": list(to_know(evidence, decision, text)),
         "lengths": lengths,
         "not_tested": list(not_tested(evidence, text)),
         "would_change": list(would_change(evidence, decision, text)),

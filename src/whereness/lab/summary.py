@@ -1,7 +1,8 @@
 """`summary.json`: the results of a comparison. `whereness.lab.form` checks its form.
 
     version     of this form: 1
-    text        source, bytes, sha256
+    text        source, bytes, sha256, repeated (the part, 0 to 1, of the held-out windows of the
+                shortest evaluated length that stand word for word in the training part)
     settings    all that the results depend on besides the text: encodings, seeds, the fields of
                 `Recipe`, and those of `OrderRecipe` in order_task
     made_with   whereness, python, torch, platform, processors, jobs, command
@@ -59,7 +60,12 @@ Blocks = dict[int, int]
 
 
 def summarise(
-    comparison: Comparison, num_bytes: int, results: Sequence[Result], made_with: dict[str, Any]
+    comparison: Comparison,
+    num_bytes: int,
+    results: Sequence[Result],
+    made_with: dict[str, Any],
+    *,
+    repeated: float,
 ) -> dict[str, Any]:
     """The summary of the results of all runs of `comparison` on a text of `num_bytes`."""
     models = completed(results, "language_model", comparison)
@@ -67,7 +73,7 @@ def summarise(
     blocks = blocks_of(models)
     above = above_best(models, blocks)
     found = {
-        **heading(comparison, num_bytes, made_with),
+        **heading(comparison, num_bytes, made_with, repeated),
         "encodings": {
             name: {
                 **what_it_is(models[name], orders[name]),
@@ -89,8 +95,10 @@ def completed(results: Sequence[Result], task: str, comparison: Comparison) -> D
     return {name: [r for r in done if r["encoding"] == name] for name in comparison.encodings}
 
 
-def heading(comparison: Comparison, num_bytes: int, made_with: dict[str, Any]) -> dict[str, Any]:
-    """What is known before any run: version, text, settings and what it is made with."""
+def heading(
+    comparison: Comparison, num_bytes: int, made_with: dict[str, Any], repeated: float
+) -> dict[str, Any]:
+    """What no run tells: version, text, settings and what it is made with."""
     text = comparison.text
     settings = {
         "encodings": list(comparison.encodings),
@@ -100,7 +108,12 @@ def heading(comparison: Comparison, num_bytes: int, made_with: dict[str, Any]) -
     }
     return {
         "version": VERSION,
-        "text": {"source": text.source, "bytes": num_bytes, "sha256": text.sha256},
+        "text": {
+            "source": text.source,
+            "bytes": num_bytes,
+            "sha256": text.sha256,
+            "repeated": repeated,
+        },
         "settings": settings,
         "made_with": made_with,
     }

@@ -15,6 +15,11 @@ def plural(num: int, word: str) -> str:
     return f"{num:,} {word}{'s' * (num != 1)}"
 
 
+def percent(part: float) -> str:
+    """8.8 %, of a part from 0 to 1."""
+    return f"{100 * part:.1f} %"
+
+
 def nats(value: float) -> str:
     """A loss or a difference, with three decimals and no minus before a zero."""
     return f"{round(value, 3) + 0.0:.3f}"

@@ -12,6 +12,7 @@ from whereness.encoding import PositionalEncoding
 from whereness.lab.report import chart, judged
 from whereness.lab.report.telling import chapters
 from whereness.lab.settings import BASELINE, SOLVED
+from whereness.lab.words import percent
 from whereness.pictures import Picture, pictures
 
 DOORS = {1: "tokens", 2: "projections", 3: "queries and keys", 4: "scores", 5: "values"}
@@ -92,6 +93,7 @@ def view(summary: Mapping[str, Any], encodings: Mapping[str, PositionalEncoding]
         "recommendation": summary["recommendation"],
         "verdict_rows": verdict_rows(summary["recommendation"]),
         "text": summary["text"],
+        "repeated": percent(summary["text"]["repeated"]),
         "settings": settings,
         "made_with": summary["made_with"],
         "curves": curves,
