@@ -208,7 +208,7 @@ def show(console: "Console", found: dict[str, Any]) -> None:
     from whereness.lab.table import notes, table
 
     console.print()
-    console.print(table(found, console.width))
+    console.print(table(found, console.width), crop=False)
     advice = found["recommendation"]
     tell(console, "", *notes(found), "", advice["headline"])
     tell(console, *(f"- {sentence}" for sentence in advice["because"]))
