@@ -28,4 +28,6 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: {sys.argv[0]} DIR, the folder of a comparison")
+    main(sys.argv[1])

@@ -47,6 +47,7 @@ def summary(names=tuple(LOSSES), lengths=LENGTHS):
             "evaluated_bytes": 2**18,
             **TRAINING,
             "order_task": {**TRAINING, "steps": 7, "pairs": 11},
+            "constructors": {name: f"wn.Made({name!r})" for name in names},
         },
         "made_with": {
             "whereness": "0.1.0",

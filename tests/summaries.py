@@ -102,6 +102,7 @@ def summary(
             "device": "cpu",
             "learning_rate": 3e-3,
             "order_task": {"pairs": 500},
+            "constructors": {name: f"wn.Made({name!r})" for name in encodings},
         }
         | settings,
         "made_with": {

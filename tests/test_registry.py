@@ -5,6 +5,7 @@ import torch
 
 import whereness as wn
 from attend.oracle import differ
+from whereness.registry import described
 
 ON_A_GRID = {"axial_rope"}
 NAMES = ("nope", "integer", "binary", "sinusoidal", "learned", "relative_add", "relative_multiply")
@@ -183,3 +184,25 @@ def test_sizes_that_make_no_sense():
 def test_a_name_that_is_no_name(bad):
     with pytest.raises((TypeError, ValueError), match="name|Unknown encoding"):
         wn.create(bad, dim=32, num_heads=4)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", wn.encodings())
+def test_a_described_encoding_is_the_one_that_is_created(name, causal):
+    sizes = {"dim": 32, "num_heads": 2, "length": 20, "causal": causal}
+    told = described(name, **sizes)
+    ours, theirs = eval(f"wn.{told}", {"wn": wn}), wn.create(name, **sizes)
+    assert type(ours) is type(theirs)
+    simple = (bool, int, float, str, tuple, type(None))
+    one, two = ({k: v for k, v in vars(e).items() if isinstance(v, simple)} for e in (ours, theirs))
+    assert one == two
+    shapes = [[(n, p.shape) for n, p in e.named_parameters()] for e in (ours, theirs)]
+    assert shapes[0] == shapes[1]
+
+
+def test_a_description_shows_defaults_as_well():
+    assert described("nope", dim=8, num_heads=2) == "NoPE()"
+    assert described("shaw", dim=64, num_heads=4) == (
+        "Shaw(head_dim=16, max_distance=16, values=True)"
+    )
+    assert "bidirectional=True" in described("t5", dim=8, num_heads=2, causal=False)

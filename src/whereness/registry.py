@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -106,9 +107,29 @@ def create(
     if dim % num_heads:
         raise ValueError(f"dim must be a multiple of num_heads, got {dim} and {num_heads}.")
     entry = ENTRIES[name]
+    return _class_of(entry)(**{**entry.options(Sizes(dim, num_heads, length, causal)), **options})
+
+
+def described(
+    name: str, *, dim: int, num_heads: int, length: int = 2048, causal: bool = True
+) -> str:
+    """The call that `create` makes, with the defaults that it leaves: "RoPE(head_dim=64, ...)".
+
+    Args are those of `create`. An option that is None by default and stays so is left out.
+    """
+    entry = ENTRIES[name]
+    encoding = _class_of(entry)
+    given = entry.options(Sizes(dim, num_heads, length, causal))
+    parameters = inspect.signature(encoding).parameters.values()
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    values = {p.name: given.get(p.name, p.default) for p in named}
+    told = [f"{n}={value!r}" for n, value in values.items() if value is not None]
+    return f"{encoding.__name__}({', '.join(told)})"
+
+
+def _class_of(entry: Entry) -> "type[PositionalEncoding]":
     module, _, attribute = entry.path.partition(":")
-    encoding = getattr(importlib.import_module(f"whereness.{module}"), attribute)
-    return encoding(**{**entry.options(Sizes(dim, num_heads, length, causal)), **options})
+    return getattr(importlib.import_module(f"whereness.{module}"), attribute)
 
 
 def unknown(name: str) -> str:

@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import re
@@ -7,9 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from whereness.cli import main
-from whereness.lab import engine, run
+from whereness.lab import compare, engine, run
 from whereness.lab.run import failed
 from whereness.lab.training import DivergedError
 
@@ -37,8 +39,10 @@ def test_the_whole_way(text_file, capsys, tmp_path):
     assert folder.name.startswith("compare-")
     assert files(folder) == ["report.html", "runs.sqlite", "summary.json"]
     found = json.loads((folder / "summary.json").read_text())
-    first, *_, last = shown.splitlines()
+    start, first, *_, last = shown.splitlines()
+    assert start == f"4 runs of 2 encodings, 1 at a time, in runs/{folder.name}"
     assert re.match(r"\[1/4\] nope, (text|order), seed 0: ", first)
+    assert re.search(r"\nTook 0 min \d+ s\.\n", shown)
     assert f"Summary: runs/{folder.name}/summary.json" in shown
     assert last == f"Report: runs/{folder.name}/report.html"
     advice = found["recommendation"]
@@ -57,7 +61,7 @@ def test_the_whole_way(text_file, capsys, tmp_path):
     # The same again: nothing is done anew, not even timed.
     assert main(command) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("4 of 4 runs were done before.\n")
+    assert shown.splitlines()[1] == "4 of 4 runs were done before."
     assert "seed 0:" not in shown
     assert json.loads((folder / "summary.json").read_text()) == found
 
@@ -95,14 +99,18 @@ def test_the_command_in_the_summary_repeats_it(text_file, monkeypatch, capsys, t
     assert "2 of 2 runs were done before." in capsys.readouterr().out
 
 
-def test_the_report_is_opened_where_asked_for(text_file, monkeypatch, tmp_path):
+def test_the_report_is_opened_where_asked_for(text_file, monkeypatch, capsys, tmp_path):
     opened = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("webbrowser.open", lambda page: not opened.append(page))
     command = ["compare", "--text", str(text_file), *TINY, "--encodings", "nope", "--out", "a b"]
     assert main(command) == 0
     assert opened == []
     assert main([*command, "--open"]) == 0
     assert opened == [f"file://{tmp_path}/a%20b/report.html"]
+    assert "No browser" not in capsys.readouterr().out
+    monkeypatch.setattr("webbrowser.open", lambda page: False)
+    assert main([*command, "--open"]) == 0
+    assert "No browser was found" in capsys.readouterr().out
 
 
 def test_one_encoding_that_fails_leaves_the_others(text_file, monkeypatch, capsys, tmp_path):
@@ -226,8 +234,23 @@ def test_ctrl_c_ends_everything(text_file):
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stdout is not None
-        process.stdout.readline()
+        for _ in range(2):  # what there is to do, and the first run
+            process.stdout.readline()
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
-        _, errors = process.communicate(timeout=30)
+        shown, errors = process.communicate(timeout=30)
+    assert re.search(r"Interrupted: \d+ of 4000 runs are done\. The same command goes on", shown)
     assert process.returncode == 130
     assert errors == ""
+
+
+def test_sentences_are_broken_between_words_in_a_terminal_only():
+    line = "- " + " ".join(["wording"] * 9)
+    for terminal in (True, False):
+        written = io.StringIO()
+        console = Console(file=written, force_terminal=terminal, width=30, color_system=None)
+        compare.tell(console, line, "")
+        shown = written.getvalue()
+        assert shown.split() == line.split()
+        lines = shown.splitlines()
+        assert max(map(len, lines)) <= 30 if terminal else lines == [line, ""]
+        assert all(part.startswith("  ") for part in lines[1:-1])

@@ -265,8 +265,23 @@ def test_one_for_short_texts_and_one_for_longer_ones():
         "No encoding is the best or tied with it at every length.",
         "Between 8 and 16 bytes the loss of alibi falls below that of rope.",
     ]
-    assert "Texts that are never longer than 8 bytes: rope alone will do." in found["would_change"]
+    assert "Texts that are never longer than 8 bytes: rope will do." in found["would_change"]
     assert found["lengths"]["64"] == {"best": "alibi", "ties": []}
+
+
+def test_the_shorter_texts_are_all_that_one_encoding_fits():
+    """At 16 bytes rope is still the best; that alibi would be at 8 and 64 does not matter."""
+    made = {
+        "rope": entry({8: 1.7, 16: 1.78, 64: 2.4}),
+        "alibi": entry({8: 1.8, 16: 1.8, 64: 1.8}),
+    }
+    found = recommend(summary(made))
+    assert found["headline"] == "Use rope for texts of up to 16 bytes and alibi for longer ones."
+    assert "Texts that are never longer than 16 bytes: rope will do." in found["would_change"]
+    made["rope"] = entry({8: 1.7, 16: 1.85, 64: 1.7})
+    found = recommend(summary(made))
+    assert found["use"] == ["rope"]
+    assert "and it is at most 0.050 above the best." in found["headline"]
 
 
 def test_the_lengths_between_which_curves_cross():
@@ -293,10 +308,10 @@ def test_no_encoding_fits_all_longer_texts():
 
 
 def test_a_compromise():
-    """alibi is the best at 8 and 16 bytes, t5 at 64; no other is better at longer ones."""
+    """alibi is the best at 8 and 64 bytes, t5 at 16, where alibi is not far from it."""
     made = {
-        "alibi": entry({8: 1.7, 16: 1.7, 64: 1.9}),
-        "t5": entry({8: 1.9, 16: 2.0, 64: 1.8}),
+        "alibi": entry({8: 1.7, 16: 1.9, 64: 1.7}),
+        "t5": entry({8: 1.9, 16: 1.8, 64: 2.0}),
     }
     found = recommend(summary(made))
     assert found["use"] == ["alibi"]
@@ -528,15 +543,15 @@ def test_lower_in_the_seeds_that_both_completed():
 
 
 def test_one_for_longer_texts_that_serves_short_ones_too_is_enough():
-    """At 8 bytes rope has fewer parameters than t5 and is tied with it; t5 is good at 8 and 16."""
+    """At 8 bytes rope has fewer parameters than t5 and is tied with it; t5 is good at 8 and 64."""
     made = {
         "rope": entry({8: 1.7, 16: 1.9, 64: 2.1}, half=0.02),
-        "t5": entry({8: 1.701, 16: 1.7, 64: 1.9}, parameters=128, half=0.02),
-        "alibi": entry({8: 1.9, 16: 2.0, 64: 1.8}),
+        "t5": entry({8: 1.701, 16: 1.75, 64: 1.7}, parameters=128, half=0.02),
+        "alibi": entry({8: 1.9, 16: 1.7, 64: 2.0}),
     }
     found = recommend(summary(made))
     assert found["use"] == ["t5"]
-    assert "and it is at most 0.100 above the best." in found["headline"]
+    assert "and it is at most 0.050 above the best." in found["headline"]
     assert (
         "Texts that are never longer than 8 bytes: rope cannot be told from the best there."
         in found["would_change"]

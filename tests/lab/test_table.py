@@ -211,10 +211,13 @@ def test_numbers_are_short(number, text):
 def test_notes_tell_what_a_reader_must_know():
     assert notes(SUMMARY) == [
         "Trained at 8. Loss in nats a byte, at each length, and above the best (*).",
-        "tokens/s: in training, 2 runs side by side; a second of one processor.",
         (
-            "params: of the encoding. memory: bytes that a training step keeps more than one "
-            "without encoding."
+            "tokens/s: bytes trained in a second of one processor, 2 runs side by side; a few "
+            "percent are chance."
+        ),
+        (
+            "params: of the encoding. memory: bytes that a training step keeps for its backward "
+            "pass, above those without encoding."
         ),
         "order: accuracy in the order task, where only word order tells who acts.",
         "? below 0.95 in the order task, in some seed.",
@@ -223,7 +226,7 @@ def test_notes_tell_what_a_reader_must_know():
         "failed: t5, order task, seed 1: it broke",
     ]
     alone = {**SUMMARY, "made_with": {**SUMMARY["made_with"], "jobs": 1}}
-    assert "one run at a time; a second" in notes(alone)[1]
+    assert "of one processor, one run at a time" in notes(alone)[1]
 
 
 @pytest.mark.parametrize("device", ["cuda", "mps"])

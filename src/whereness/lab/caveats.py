@@ -37,7 +37,11 @@ def not_tested(e: Evidence, text: dict[str, Any]) -> Iterator[str]:
     yield "Scalings of rotary encodings for longer texts, such as NTK or YaRN."
     yield "Further training at the longer lengths."
     yield "Decoding token by token: its speed and its memory."
-    yield f"Encodings that are not among the {len(e.entries)} of this comparison."
+    yield (
+        "Other encodings."
+        if len(e.entries) == 1
+        else (f"Encodings that are not among the {len(e.entries)} of this comparison.")
+    )
     if e.names:
         yield from not_completed(e)
 
@@ -108,13 +112,13 @@ def evaluated(e: Evidence, text: dict[str, Any]) -> int:
 def shorter_texts(e: Evidence, decision: Decision) -> Iterator[str]:
     """What to use if longer texts never come."""
     shortest, longest = e.lengths[0], e.lengths[-1]
+    if decision.near != decision.far:
+        yield f"Texts that are never longer than {decision.until} bytes: {decision.near} will do."
+        return
     only = f"Texts that are never longer than {shortest} bytes:"
     more = [name for name in e.fitting([shortest]) if name not in decision.use]
     if more:
         yield f"{only} {listed(more)} cannot be told from the best there."
-        return
-    if decision.near != decision.far:
-        yield f"{only} {decision.near} alone will do."
         return
     rest = [name for name in e.names if name not in decision.use]
     if rest:

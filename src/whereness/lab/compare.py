@@ -2,6 +2,8 @@
 
 import platform
 import shlex
+import textwrap
+import time
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import fields
@@ -53,9 +55,20 @@ def run(options: "Options") -> int:
     check_encodings(comparison)
     console = Output()
     runs = comparison.runs()
+    begin = time.monotonic()
     with Store(folder, what_is_shared(comparison), runs) as store:
-        with progress(console, runs, done_before(store, runs)) as observer:
-            engine.execute(store, jobs, observer)
+        tell(
+            console,
+            f"{len(runs)} runs of {len(comparison.encodings)} encodings, {jobs} at a time, in "
+            f"{text.printable(str(folder))}",
+        )
+        try:
+            with progress(console, runs, done_before(store, runs)) as observer:
+                engine.execute(store, jobs, observer)
+        except KeyboardInterrupt:
+            kept = f"{len(store.finished())} of {len(runs)} runs are done"
+            tell(console, f"Interrupted: {kept}. The same command goes on.")
+            raise
         results = store.results()
         found = summary.summarise(
             comparison,
@@ -67,10 +80,12 @@ def run(options: "Options") -> int:
         paths = [summary.write(folder, found)]
         show(console, found)
         paths.append(report.write(folder, found, trained(store, runs, results)))
+    minutes, seconds = divmod(round(time.monotonic() - begin), 60)
+    tell(console, f"Took {minutes} min {seconds} s.")
     for path in paths:
         tell(console, f"{path.stem.capitalize()}: {text.printable(str(path))}")
-    if options.open:
-        webbrowser.open(paths[-1].resolve().as_uri())
+    if options.open and not webbrowser.open(paths[-1].resolve().as_uri()):
+        tell(console, "No browser was found to open the report with.")
     usable = any("language_model" in entry for entry in found["encodings"].values())
     return 0 if usable else FAILED
 
@@ -211,6 +226,8 @@ def show(console: "Console", found: dict[str, Any]) -> None:
     console.print(table(found, console.width), crop=False)
     advice = found["recommendation"]
     tell(console, "", *notes(found), "", advice["headline"])
+    constructors = found["settings"]["constructors"]
+    tell(console, *(f"As tested: {constructors[name]}" for name in advice["use"]))
     tell(console, *(f"- {sentence}" for sentence in advice["because"]))
     for title, part in (
         ("To know:", "to_know"),
@@ -223,6 +240,10 @@ def show(console: "Console", found: dict[str, Any]) -> None:
 
 
 def tell(console: "Console", *lines: str) -> None:
-    """Print lines as they are."""
+    """Print lines as they are; in a terminal, broken between words."""
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        parts = [line]
+        if console.is_terminal:
+            parts = textwrap.wrap(line, console.width, subsequent_indent="  ") or [""]
+        for part in parts:
+            console.print(part, markup=False, highlight=False, soft_wrap=True)

@@ -5,10 +5,11 @@ paired difference reaches down to 0, or if in some seed it is not above the best
 
     fits at all lengths (best or tied): one     use it
     fits at all lengths: several                use any of them; one is preferred
-    none fits at all lengths                    one for the shortest length, one for longer ones
+    none fits at all lengths                    one for shorter lengths, one for longer ones
 
-The one for the shortest length fits there. The one for longer ones fits at all of them or, if there
-is none, at some of them, with the smallest largest difference to the best.
+The shorter lengths are as many, from the shortest, as some encoding fits at; it is used there. The
+one for longer ones fits at all of them or, if there is none, at some of them, with the smallest
+largest difference to the best.
 
 Preferred is what reads only trained entries at the longest length, then has fewer parameters, then
 trains faster.
@@ -111,12 +112,14 @@ class Decision:
 
     Args:
         everywhere: fit at all lengths, the preferred first; empty if none does.
-        near, far: without such, what to use at the shortest length and at the others; may be equal.
+        near, far: without such, what to use at shorter and at longer lengths; may be equal.
+        until: the longest of the shorter lengths.
     """
 
     everywhere: tuple[str, ...] = ()
     near: str | None = None
     far: str | None = None
+    until: int | None = None
 
     @property
     def use(self) -> list[str]:
@@ -132,10 +135,16 @@ def decide(evidence: Evidence) -> Decision:
     everywhere = evidence.fitting(evidence.lengths)
     if everywhere:
         return Decision(everywhere=tuple(sorted(everywhere, key=evidence.merit)))
-    shortest, *longer = evidence.lengths
+    count = next(n for n in range(1, len(evidence.lengths)) if not prefix_fits(evidence, n + 1))
+    shorter, longer = evidence.lengths[:count], evidence.lengths[count:]
     far = for_longer(evidence, longer)
-    near = far if evidence.fits(far, shortest) else preferred(evidence, [shortest])
-    return Decision(near=near, far=far)
+    near = far if far in evidence.fitting(shorter) else preferred(evidence, shorter)
+    return Decision(near=near, far=far, until=shorter[-1])
+
+
+def prefix_fits(evidence: Evidence, count: int) -> bool:
+    """Whether some encoding fits at all of the shortest `count` lengths."""
+    return bool(evidence.fitting(evidence.lengths[:count]))
 
 
 def for_longer(evidence: Evidence, lengths: Sequence[int]) -> str:

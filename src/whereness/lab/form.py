@@ -21,6 +21,7 @@ FORM: dict[str, Any] = {
         "lengths": [int],
         "evaluated_bytes": int,
         "order_task": {"pairs": int, "*": object},
+        "constructors": {"*": str},
         "*": object,
     },
     "made_with": {

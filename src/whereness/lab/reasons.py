@@ -1,7 +1,7 @@
 """Why an encoding is recommended: sentences with the numbers of a summary."""
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from whereness.lab.decision import SPEED, Decision, Evidence
@@ -71,13 +71,13 @@ def choice(e: Evidence, decision: Decision) -> Iterator[str]:
     if decision.near is None or decision.far is None:
         return
     yield "No encoding is the best or tied with it at every length."
-    longer = e.lengths[1:]
+    longer = [length for length in e.lengths if length > (decision.until or 0)]
     if decision.far not in e.fitting(longer):
         yield (
-            f"Nor is any at all lengths above {e.lengths[0]} bytes: {decision.far} is at most "
+            f"Nor is any at all lengths above {decision.until} bytes: {decision.far} is at most "
             f"{nats(e.worst(decision.far, longer))} above the best there."
         )
-    for before, after in zip(e.lengths, longer, strict=False):
+    for before, after in pairwise(e.lengths):
         if (
             e.gap(decision.far, decision.near, before)
             >= 0

@@ -58,6 +58,6 @@ def headline(e: Evidence, decision: Decision) -> str:
     if decision.everywhere:
         return f"Use {listed(use, 'or')}: each is the best or tied with it at every length."
     return (
-        f"Use {decision.near} for texts of up to {e.lengths[0]} bytes and {decision.far} for "
+        f"Use {decision.near} for texts of up to {decision.until} bytes and {decision.far} for "
         "longer ones."
     )

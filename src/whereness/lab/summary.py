@@ -4,7 +4,8 @@
     text        source, bytes, sha256, repeated (the part, 0 to 1, of the held-out windows of the
                 shortest evaluated length that stand word for word in the training part)
     settings    all that the results depend on besides the text: encodings, seeds, the fields of
-                `Recipe`, and those of `OrderRecipe` in order_task
+                `Recipe`, those of `OrderRecipe` in order_task, and in constructors by name the
+                call that made the encoding of a layer of the language model
     made_with   whereness, python, torch, platform, processors, jobs, command
     encodings   by name:
         doors               where it enters the model
@@ -48,6 +49,7 @@ from whereness.lab.files import write_whole
 from whereness.lab.recommendation import recommend
 from whereness.lab.settings import BASELINE, SOLVED, Comparison, plain
 from whereness.lab.statistics import BySeed, block_lengths, mean_loss, paired_difference
+from whereness.registry import described
 
 VERSION = 1
 FILE = "summary.json"
@@ -105,6 +107,7 @@ def heading(
         "seeds": comparison.seeds,
         **plain(comparison.recipe),
         "order_task": plain(comparison.order),
+        "constructors": {name: constructor(name, comparison) for name in comparison.encodings},
     }
     return {
         "version": VERSION,
@@ -117,6 +120,13 @@ def heading(
         "settings": settings,
         "made_with": made_with,
     }
+
+
+def constructor(name: str, comparison: Comparison) -> str:
+    """The call that makes an encoding of the language model."""
+    recipe = comparison.recipe
+    sizes = {"dim": recipe.width, "num_heads": recipe.heads, "length": recipe.longest}
+    return f"wn.{described(name, **sizes)}"
 
 
 def what_it_is(models: list[Result], orders: list[Result]) -> dict[str, Any]:

@@ -169,10 +169,13 @@ def notes(summary: dict[str, Any]) -> list[str]:
             f"Trained at {settings['train_length']}. Loss in nats a byte, at each length, and "
             f"above the best ({MARK})."
         ),
-        f"tokens/s: in training, {beside}{'; a second of one processor' * on_cpu}.",
         (
-            "params: of the encoding. memory: bytes that a training step keeps more than one "
-            "without encoding."
+            f"tokens/s: bytes trained in a second{' of one processor' * on_cpu}, {beside}; a few "
+            "percent are chance."
+        ),
+        (
+            "params: of the encoding. memory: bytes that a training step keeps for its backward "
+            "pass, above those without encoding."
         ),
     ]
     if orders:

@@ -69,6 +69,7 @@ class Subject(NamedTuple):
 
     name: str
     doors: str
+    constructor: str
     facts: list[tuple[str, str]]
     broken: list[str]
     notes: Sequence[str]
@@ -217,6 +218,7 @@ def subjects(
             Subject(
                 name=name,
                 doors=opened(entry.get("doors", ())) if "doors" in entry else "",
+                constructor=summary["settings"]["constructors"][name],
                 facts=facts(entry, summary["settings"]["lengths"]),
                 broken=[f.rule.name for f in failures if name in f.names],
                 notes=entry.get("properties", {}).get("notes", ()),
@@ -256,10 +258,14 @@ def failed(names: Sequence[str], entries: Entries) -> list[tuple[str, str, int, 
     ]
 
 
+OWN_PLACE = ("encodings", "seeds", "order_task", "constructors")
+"""Settings that the report shows elsewhere."""
+
+
 def recipe(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Every setting: its name, its value for the language model, and for the order task."""
     task = settings.get("order_task", {})
-    own = {k: v for k, v in settings.items() if k not in ("encodings", "seeds", "order_task")}
+    own = {k: v for k, v in settings.items() if k not in OWN_PLACE}
     return [
         (key.replace("_", " "), plain(own.get(key)), plain(task.get(key)))
         for key in dict.fromkeys((*own, *task))
