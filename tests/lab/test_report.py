@@ -230,6 +230,8 @@ def test_settings_tell_everything_and_how_to_repeat(page, summary):
     assert "evaluated bytes 262144 –" in page.text
     assert "learning rate 0.003 0.003" in page.text
     assert "steps 5 7" in page.text
+    for called in summary["settings"]["constructors"].values():
+        assert f"As tested: {called}" in page.text
     assert "pairs – 11" in page.text
     assert "lengths 16 32 64 –" in page.text
 
@@ -244,6 +246,7 @@ def test_text_of_the_summary_stays_text(summary):
         ]
         entry = s["encodings"].pop("rope")
         s["encodings"]["</script><b>" + HOSTILE] = entry
+        s["settings"]["constructors"]["</script><b>" + HOSTILE] = HOSTILE
         s["settings"]["device"] = HOSTILE
 
     found = Page(writing.html(changed(summary, turn_hostile), {}))

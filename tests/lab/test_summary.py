@@ -128,6 +128,14 @@ def test_what_is_known_before_any_run(found):
         "steps": 2,
         **training,
         "order_task": {"steps": 3, "pairs": 7, **training, "batch": 32},
+        "constructors": {
+            "nope": "wn.NoPE()",
+            "learned": (
+                "wn.LearnedAbsolute(dim=64, num_positions=16, num_prefix=0, first_row=0, "
+                "site='tokens', join='add')"
+            ),
+            "rope": ("wn.RoPE(head_dim=16, base=10000.0, pairing='half', rotary_side='leading')"),
+        },
     }
     assert list(found["encodings"]) == ["nope", "learned", "rope"]
 
