@@ -267,6 +267,7 @@ def test_a_hostile_name_does_nothing(browser, tmp_path):
     summary["text"]["source"] = "<script>alert(1)</script>.txt"
     entry = summary["encodings"].pop("rope")
     summary["encodings"]["</script><script>alert(2)</script>"] = entry
+    summary["settings"]["constructors"]["</script><script>alert(2)</script>"] = "<b>wn.X()"
     path = report.write(tmp_path, summary, {})
     page, opened = browser.new_page(), []
     page.on("dialog", lambda dialog: (opened.append(dialog.message), dialog.dismiss()))

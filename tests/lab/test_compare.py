@@ -164,6 +164,14 @@ def test_one_encoding_that_fails_leaves_the_others(text_file, monkeypatch, capsy
         (["--text", "single"], "too short.*got 1"),
         (["--text", "short"], "needed 330 bytes.*got 329"),
         (["--out", "single"], "single: File exists"),
+        (["--out", ""], "an option has an empty value"),
+        (["--out="], "an option has an empty value"),
+        (["--text", "single", "--text", "short"], "--text is given twice"),
+        (["--seeds", str(10**30)], "--seeds must be at most 1,000, got a larger number"),
+        (["--depth", "1001"], "--depth must be at most 1,000"),
+        (["--batch", str(10**30)], "--batch must be at most 2,147,483,647"),
+        (["--steps", str(10**400)], "--steps must be at most 2,147,483,647"),
+        (["--lengths", "8", str(10**30)], "--lengths must be at most 2,147,483,647"),
     ],
 )
 def test_what_cannot_serve_is_one_line(tmp_path, capsys, arguments, message):
@@ -171,7 +179,8 @@ def test_what_cannot_serve_is_one_line(tmp_path, capsys, arguments, message):
     (tmp_path / "single").write_bytes(b"x")
     (tmp_path / "short").write_bytes(b"x" * 329)
     before = sorted(tmp_path.iterdir())
-    assert main(["compare", *TINY, *arguments]) == 2
+    settings = TINY[:2] + TINY[5:] if arguments[0] == "--lengths" else TINY
+    assert main(["compare", *settings, *arguments]) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.count("\n") == 1
@@ -204,9 +213,28 @@ def test_failures_are_listed_and_count_if_all_language_models_fail(
     monkeypatch.setattr(engine, "execute", execute)
     command = ["compare", "--text", str(text_file), *TINY, "--encodings", "t5", "nope"]
     assert main(command) == status
-    shown = capsys.readouterr().out
+    shown, told = capsys.readouterr()
     for name in broken:
         assert re.search(rf"failed: {name}, .*seed 0.*: the reason\n", shown)
+    none = "whereness: No language model was completed: the reason\n"
+    assert told == (none if status else "")
+
+
+@pytest.mark.untyped
+def test_letters_that_the_output_cannot_show_cost_nothing(text_file, tmp_path):
+    copy = tmp_path / "é.txt"
+    copy.write_bytes(text_file.read_bytes())
+    command = [sys.executable, "-m", "whereness", "compare", *TINY, "--encodings", "nope"]
+    ended = subprocess.run(
+        [*command, "--text", str(copy), "--out", str(tmp_path / "ü")],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "\\xe9.txt" in ended.stdout
+    assert (tmp_path / "ü" / "report.html").exists()
 
 
 @pytest.mark.untyped

@@ -8,7 +8,7 @@ from safetensors.torch import load
 from whereness.lab import text
 from whereness.lab.checkpoint import Checkpoint
 from whereness.lab.model import build, unpacked
-from whereness.lab.run import run_one
+from whereness.lab.run import failed, run_one
 from whereness.lab.settings import digest
 
 
@@ -140,3 +140,12 @@ def test_a_model_learns_its_text(result_of):
     result = result_of("rope", steps=60, batch=8, learning_rate=0.03)
     losses = result["losses"]["8"]
     assert sum(losses) / len(losses) < 2.0
+
+
+def test_a_reason_is_one_short_line(make_run):
+    long = failed(make_run(), "cannot\n  allocate " + "x" * 1000)["reason"]
+    assert long.startswith("cannot allocate xxx")
+    assert len(long) == 400
+    torch_s = "RuntimeError: too large\nException raised from computeStorage at /pytorch/c10: frame"
+    assert failed(make_run(), torch_s)["reason"] == "RuntimeError: too large"
+    assert failed(make_run(), "caf\udce9")["reason"] == "caf\N{REPLACEMENT CHARACTER}"

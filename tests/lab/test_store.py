@@ -1,6 +1,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sqlite3
 from contextlib import contextmanager
@@ -171,7 +172,7 @@ def test_other_settings_are_refused_and_named(opened, runs):
 def test_a_summary_without_its_runs_is_refused(opened, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "summary.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"holds a summary.json but no runs.sqlite"):
+    with pytest.raises(ValueError, match=r"holds summary.json but no runs.sqlite"):
         opened()
     assert (tmp_path / "out" / "summary.json").read_text() == "{}"
 
@@ -224,7 +225,7 @@ def test_a_broken_run_keeps_its_checkpoint(opened, runs):
 
 def test_halves_of_files_go_with_the_next_command_that_is_alone(opened, tmp_path):
     with opened() as store:
-        half = store.folder / ".summary.json.0123.part"
+        half = store.folder / f".summary.json.{'0' * 32}.part"
         half.write_bytes(b"x")
         with opened():
             assert half.exists()
@@ -252,7 +253,99 @@ def test_what_killed_workers_left_goes_when_all_is_done(opened, runs):
     with opened() as store:
         while (run := store.claim()) is not None:
             store.finish(run, done(run))
-        left = store.checkpoint(runs[0]).parent
-        left.mkdir()
-        (left / ".half").write_bytes(b"x")
-    assert not left.exists()
+        path = store.checkpoint(runs[0])
+        path.parent.mkdir()
+        path.with_name(f".{path.name}.{'0' * 32}.part").write_bytes(b"x")
+    assert not path.parent.exists()
+
+
+@pytest.mark.parametrize("name", ["summary.json", "report.html", "checkpoints"])
+@pytest.mark.parametrize("empty", [True, False])
+def test_what_somebody_else_has_there_is_refused_and_left(opened, tmp_path, name, empty):
+    theirs = tmp_path / "out" / name
+    theirs.mkdir(parents=True)
+    (theirs / "model.pt").write_bytes(b"precious")
+    if empty:
+        (tmp_path / "out" / FILE).write_bytes(b"")
+    with pytest.raises(ValueError, match=f"holds {name} but no runs.sqlite: give another --out"):
+        opened()
+    assert (theirs / "model.pt").read_bytes() == b"precious"
+
+
+def test_nothing_but_its_own_files_is_removed(opened, runs):
+    with opened() as store:
+        while (run := store.claim()) is not None:
+            store.finish(run, done(run))
+        others = [store.folder / name for name in (".movie.mkv.part", "checkpoints/model.pt")]
+        for other in others:
+            other.parent.mkdir(exist_ok=True)
+            other.write_bytes(b"precious")
+    with opened():
+        pass
+    assert all(other.exists() for other in others)
+
+
+def test_a_broken_run_keeps_its_checkpoint_when_all_others_are_done(opened, runs):
+    with opened() as store:
+        while (run := store.claim()) is not None:
+            path = store.checkpoint(run)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"x")
+            store.finish(run, failed(run, "killed") if run == runs[1] else done(run))
+    (left,) = path.parent.iterdir()
+    assert left.stem == digest(runs[1])
+
+
+def test_the_database_of_another_program_is_refused_and_left(opened, tmp_path):
+    (tmp_path / "out").mkdir()
+    path = tmp_path / "out" / FILE
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table mine (x)")
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="of another program: give another --out"):
+        opened()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+def test_a_folder_that_goes_away_is_told_at_the_next_result(opened, runs, tmp_path, how):
+    with opened() as store:
+        store.claim()
+        if how == "deleted":
+            shutil.rmtree(store.folder)
+        else:
+            store.folder.rename(tmp_path / "elsewhere")
+        with pytest.raises(OSError, match=r"runs.sqlite was moved or deleted"):
+            store.finish(runs[0], done(runs[0]))
+
+
+def tampered(store, change, *values):
+    with sqlite3.connect(store.path) as connection:
+        connection.execute(change, values)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"run": "other", "status": "done"}', '"x"'])
+def test_a_damaged_row_is_named(opened, runs, text):
+    with opened() as store:
+        store.claim()
+        store.finish(runs[0], done(runs[0]))
+    tampered(store, "update runs set result = ? where status = 'done'", text)
+    message = rf"row of {runs[0].name} is damaged: delete the row {digest(runs[0])}, or give"
+    with opened() as store, pytest.raises(ValueError, match=message):
+        store.results()
+
+
+def test_rows_without_result_or_owner_are_done_again_and_strange_ones_left_out(opened, runs):
+    with opened() as store:
+        store.claim()
+        store.claim()
+        store.claim()
+        store.finish(runs[0], done(runs[0]))
+        store.finish(runs[1], done(runs[1]))
+        tampered(store, "update runs set result = null where digest = ?", digest(runs[0]))
+        tampered(store, "update runs set owner = null where digest = ?", digest(runs[2]))
+        tampered(store, "update runs set owner = '../../x' where digest = ?", digest(runs[3]))
+        tampered(store, "update runs set status = 'claimed' where digest = ?", digest(runs[3]))
+    with opened() as store:
+        assert [store.claim() for _ in range(4)] == [runs[0], runs[2], runs[3], None]
+        assert store.results() == [done(runs[1])]

@@ -86,3 +86,7 @@ def test_a_name_that_is_no_text_can_be_shown(tmp_path):
 def test_a_text_without_two_windows_is_refused(size):
     with pytest.raises(ValueError, match=f"needed 330 bytes.*2 windows of 16; got {size}"):
         text.split(bytes(size), 16, 1000)
+
+
+def test_what_would_steer_a_terminal_is_replaced():
+    assert text.printable("a\x1b[31mred\n\N{RIGHT-TO-LEFT OVERRIDE}é") == "a�[31mred��é"

@@ -7,6 +7,8 @@ calls, so help and usage errors come at once.
 Exit status: what the command returns (0: done), 2: wrong usage or input, 130: interrupted.
 """
 
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -30,12 +32,15 @@ PIPE_CLOSED = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status; errors of the user are one line on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # rather that than lose results
     try:
         status = dispatch(arguments)
         print(end="", flush=True)  # sys.stdout is None where it is closed
     except BrokenPipeError:
         # The reader (`| head`) has enough. Python would flush again at exit, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -43,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = reported(error)
         if message is None or os.environ.get("WHERENESS_TRACEBACK"):
             raise
-        print(f"whereness: {one_line(message)}", file=sys.stderr)
+        if sys.stderr is not None:
+            with contextlib.suppress(OSError):
+                print(f"whereness: {one_line(message)}", file=sys.stderr, flush=True)
         return 2
     return status
 

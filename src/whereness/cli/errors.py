@@ -26,6 +26,8 @@ def reported(error: Exception) -> str | None:
             return None
         extra = EXTRAS[package]
         return f'this needs {package}, which is not installed. pip install "whereness[{extra}]"'
+    if isinstance(error, MemoryError):
+        return "not enough memory: give less text, or smaller sizes."
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, (CommandError, ValueError, TypeError, OSError)):

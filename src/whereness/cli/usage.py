@@ -5,7 +5,7 @@ import difflib
 import io
 import os
 from collections.abc import Generator, Sequence
-from typing import TypeVar
+from typing import TypeVar, get_type_hints
 
 from whereness.cli.errors import CommandError, one_line
 
@@ -22,6 +22,14 @@ def parse(options: type[Options], prog: str, arguments: Sequence[str]) -> Option
         CommandError: the arguments do not fit; the message is one line.
     """
     import tyro
+
+    given = [word.partition("=")[0] for word in arguments if word.startswith("--")]
+    for name, hint in get_type_hints(options).items():
+        flag = f"--{name.replace('_', '-')}"
+        if "tuple[" in str(hint) and given.count(flag) > 1:  # tyro would drop the first values
+            raise CommandError(f"{flag} is given twice: give all its values once.")
+    if "" in arguments or any(word.startswith("--") and word[-1:] == "=" for word in arguments):
+        raise CommandError(f"an option has an empty value. See: {prog} --help")
 
     errors, output = io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as around:

@@ -6,12 +6,14 @@ import textwrap
 import time
 import webbrowser
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whereness import __version__
 from whereness.lab import text
+from whereness.lab.interrupts import interrupts_later
 from whereness.lab.processors import usable_processors
 from whereness.lab.settings import (
     DEFAULT_ENCODINGS,
@@ -31,25 +33,25 @@ if TYPE_CHECKING:
     from whereness.encoding import PositionalEncoding
     from whereness.lab.store import Result, Store
 
-FAILED = 2
-
 
 def run(options: "Options") -> int:
-    """Compare, write the summary and the report, print the table; the exit status.
+    """Compare, write the summary and the report, print the table; the exit status, 0.
 
-    That is 0 if any language model was completed: runs that failed are listed below the table.
+    Runs that failed are listed below the table.
 
     Raises:
-        ValueError, OSError: settings, a text or a folder that cannot serve.
+        ValueError, OSError: settings, a text or a folder that cannot serve; or no language model
+            was completed.
     """
     comparison, data = comparison_of(options)
     jobs = jobs_of(options, comparison)
     folder = options.out or Path("runs") / f"compare-{digest(comparison)}"
 
-    # After the checks that need nothing heavy: rich and torch.
-    from whereness.lab import engine, report, summary
-    from whereness.lab.progress import Output, progress
-    from whereness.lab.store import Store
+    # After the checks that need nothing heavy: rich, torch and matplotlib.
+    with interrupts_later():
+        from whereness.lab import engine, report, summary
+        from whereness.lab.progress import Output, progress
+        from whereness.lab.store import Store
 
     check_device(comparison.recipe.device)
     check_encodings(comparison)
@@ -86,8 +88,20 @@ def run(options: "Options") -> int:
         tell(console, f"{path.stem.capitalize()}: {text.printable(str(path))}")
     if options.open and not webbrowser.open(paths[-1].resolve().as_uri()):
         tell(console, "No browser was found to open the report with.")
-    usable = any("language_model" in entry for entry in found["encodings"].values())
-    return 0 if usable else FAILED
+    return status(found)
+
+
+def status(found: dict[str, Any]) -> int:
+    """The exit status: 0.
+
+    Raises:
+        ValueError: no language model was completed.
+    """
+    entries = found["encodings"].values()
+    if any("language_model" in entry for entry in entries):
+        return 0
+    reasons = [failure["reason"] for entry in entries for failure in entry.get("failed", [])]
+    raise ValueError(f"No language model was completed: {reasons[0]}")
 
 
 def comparison_of(options: "Options") -> tuple[Comparison, bytes]:
@@ -131,20 +145,20 @@ def check_device(name: str) -> None:
     try:
         torch.zeros(1, device=name, dtype=torch.float64).item()
     except (RuntimeError, AssertionError, ImportError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"--device {name} cannot be used here: {reason}") from error
+        reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+        raise ValueError(f"--device {name} cannot be used here: {reason}. Use cpu.") from error
 
 
 def check_encodings(comparison: Comparison) -> None:
     """Raise ValueError if the sizes do not fit an encoding: before anything is trained."""
-    from whereness.lab.model import make_encoding
+    from whereness.lab.model import make_one
 
     for name in comparison.encodings:
         try:
             for recipe in (comparison.recipe, comparison.order):
-                make_encoding(name, recipe)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
+                make_one(name, recipe)
+        except (ValueError, RuntimeError, MemoryError) as error:
+            raise ValueError(f"{name}: {error or 'not enough memory'}") from error
 
 
 def what_is_shared(comparison: Comparison) -> dict[str, Any]:
@@ -206,6 +220,8 @@ def trained(
     store: "Store", runs: Sequence[Run], results: Sequence["Result"]
 ) -> dict[str, "PositionalEncoding"]:
     """By name, the encoding of the first layer after training with the first completed seed."""
+    from safetensors import SafetensorError
+
     from whereness.lab.model import unpacked
 
     completed = {r["run"] for r in results if r["status"] == "done"}
@@ -214,7 +230,9 @@ def trained(
         if run.task == "language_model" and digest(run) in completed:
             weights = store.weights(run)
             if weights is not None and run.encoding not in found:
-                found[run.encoding] = unpacked(run, weights)
+                # What somebody has damaged has no pictures.
+                with suppress(SafetensorError, RuntimeError, TypeError, KeyError):
+                    found[run.encoding] = unpacked(run, weights)
     return found
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from whereness.lab.checkpoint import Checkpoint
+from whereness.lab.interrupts import interrupts_later
 from whereness.lab.run import failed, run_one
 from whereness.lab.settings import Run
 
@@ -106,7 +107,7 @@ class Worker:
         self.ended = False
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs,), daemon=True)
-        with interrupts_held():
+        with interrupts_later(), interrupts_held():
             self.process.start()
         theirs.close()
 
@@ -186,7 +187,7 @@ def serve(connection: Connection) -> None:
             except Exception as error:  # noqa: BLE001 (whatever it is, it costs this run only)
                 if os.environ.get("WHERENESS_TRACEBACK"):
                     traceback.print_exc()
-                result = failed(run, " ".join(f"{type(error).__name__}: {error}".split()))
+                result = failed(run, f"{type(error).__name__}: {error}")
             connection.send(result)
 
 

@@ -1,6 +1,7 @@
 """Files that are whole or not there, whenever a write is interrupted."""
 
 import os
+import re
 import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -38,3 +39,11 @@ def write_whole(path: Path, text: str) -> Path:
         file.flush()
         os.fsync(file.fileno())
     return path
+
+
+def remove_parts(path: Path) -> None:
+    """Remove what writes of `path` left that were killed."""
+    if path.parent.exists():
+        for part in path.parent.iterdir():
+            if re.fullmatch(rf"\.{re.escape(path.name)}\.[0-9a-f]{{32}}\.part", part.name):
+                part.unlink(missing_ok=True)

@@ -71,21 +71,26 @@ def make_encoding(name: str, recipe: Recipe | OrderRecipe) -> PositionalEncoding
         ValueError: sizes that do not fit it, or an encoding of positions of several axes.
     """
     first = make_one(name, recipe)
-    if first.reads == "positions" and first.num_axes != 1:
-        raise ValueError(
-            f"it reads positions of {first.num_axes} axes, a text has 1. Leave it out."
-        )
     if name in SHARED or first.site == "tokens" or not first.learned:
         return first
     return listed([first, *(make_one(name, recipe) for _ in range(recipe.depth - 1))])
 
 
 def make_one(name: str, recipe: Recipe | OrderRecipe) -> PositionalEncoding:
-    """The encoding `name` of one layer, or of the input."""
+    """The encoding `name` of one layer, or of the input.
+
+    Raises:
+        ValueError: sizes that do not fit it, or an encoding of positions of several axes.
+    """
     form = form_of(recipe)
-    return create(
+    first = create(
         name, dim=recipe.width, num_heads=recipe.heads, length=form.longest, causal=form.causal
     )
+    if first.reads == "positions" and first.num_axes != 1:
+        raise ValueError(
+            f"it reads positions of {first.num_axes} axes, a text has 1. Leave it out."
+        )
+    return first
 
 
 def encodings_of(model: Transformer) -> list[PositionalEncoding]:

@@ -36,7 +36,8 @@ class Lines:
     def __init__(self, console: Console, runs: Sequence[Run], finished: Collection[Run]) -> None:
         self.console, self.num_runs, self.num_done = console, len(runs), len(finished)
         if finished:
-            self.console.print(f"{self.num_done} of {self.num_runs} runs were done before.")
+            told = f"{self.num_done} of {self.num_runs} runs were done before."
+            self.console.print(told, highlight=False, soft_wrap=True)
 
     def started(self, run: Run) -> None:
         pass

@@ -17,12 +17,15 @@ from whereness.lab.memory import kept_for_backward
 from whereness.lab.model import build, doors, first_of, packed, positional, stream
 from whereness.lab.reach import untrained_beyond
 from whereness.lab.settings import OrderRecipe, Recipe, Run, digest
-from whereness.lab.text import split
+from whereness.lab.text import printable, split
 from whereness.lab.training import DivergedError, train
 from whereness.properties import measure
 
 BACKWARD = 3
 """A token of training costs about this many tokens of evaluation."""
+
+LONGEST_REASON = 400
+"""Characters."""
 
 TEST = "test sentences"
 """The stream that every model's test sentences are drawn from."""
@@ -61,7 +64,15 @@ def run_one(run: Run, notify: Notify, checkpoint: Checkpoint | None = None) -> d
 
 def failed(run: Run, reason: str) -> dict[str, Any]:
     """The result of a run that could not be completed."""
-    return {**about(run), "status": "failed", "reason": reason}
+    # torch tells where in its own code an error arose: for nobody here.
+    line = " ".join(reason.partition("Exception raised from")[0].split())
+    told = shorten(printable(line), LONGEST_REASON)
+    return {**about(run), "status": "failed", "reason": told}
+
+
+def shorten(line: str, length: int) -> str:
+    """At most so many characters of a line."""
+    return line if len(line) <= length else f"{line[: length - 1]}…"
 
 
 def about(run: Run) -> dict[str, Any]:

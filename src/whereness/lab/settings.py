@@ -31,6 +31,10 @@ LENGTH = 11
 SHORTEST = 4
 """The shortest window that has a last quarter."""
 
+LARGEST = 2**31 - 1
+MOST = {"seeds": 1000, "depth": 1000, "jobs": 1000}
+"""The largest values of options; LARGEST for the others."""
+
 SOLVED = 0.95
 """An accuracy in the order task that shows that word order is seen."""
 
@@ -100,6 +104,7 @@ class Recipe(Training):
         at_least("train-length", self.train_length, SHORTEST)
         super().__post_init__()
         lengths = self.lengths or tuple(n * self.train_length for n in (1, 2, 4, 8))
+        at_least("lengths", max(lengths), 1)
         if min(lengths) < self.train_length:
             raise ValueError(
                 f"--lengths must be at least the training length, {self.train_length}; got "
@@ -201,9 +206,12 @@ class Comparison:
 
 
 def at_least(flag: str, value: int, minimum: int) -> None:
-    """Raise unless the option `--flag` has a value of at least `minimum`."""
+    """Raise unless the option `--flag` has a value of at least `minimum`, and one that can be."""
     if value < minimum:
         raise ValueError(f"--{flag} must be at least {minimum}, got {value}.")
+    most = MOST.get(flag, LARGEST)
+    if value > most:
+        raise ValueError(f"--{flag} must be at most {most:,}, got a larger number.")
 
 
 def plain(settings: Any) -> Any:

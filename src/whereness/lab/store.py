@@ -18,7 +18,8 @@ from its checkpoint.
 """
 
 import json
-import shutil
+import os
+import re
 import sqlite3
 import time
 import uuid
@@ -29,13 +30,15 @@ from typing import Any
 
 import filelock
 
+from whereness.lab.files import remove_parts
 from whereness.lab.settings import Run, digest, plain
 
 FILE = "runs.sqlite"
 OWNERS = "commands"
 OPENING = ".opening.lock"
 CHECKPOINTS = "checkpoints"
-UNFINISHED_FILES = ".*.part"
+FILES = (FILE, "summary.json", "report.html")
+OWNER = re.compile("[0-9a-f]{32}")
 VERSION = 1
 
 PATIENCE = 60.0
@@ -78,11 +81,10 @@ class Store:
         self.folder, self.path = folder, folder / FILE
         self.runs = {digest(run): run for run in runs}
         self.owner = uuid.uuid4().hex
+        self.file = (0, 0)
         folder.mkdir(parents=True, exist_ok=True)
-        if (folder / "summary.json").exists() and not self.path.exists():
-            raise ValueError(
-                f"{folder} holds a summary.json but no {FILE}: give another --out, or move it away."
-            )
+        if not self.path.exists() or not self.path.stat().st_size:
+            self._refuse_what_is_not_ours()
         # One at a time: no lock file is seen that its owner has not locked yet.
         self.opening = filelock.FileLock(folder / OPENING, timeout=PATIENCE)
         with self.opening:
@@ -127,6 +129,13 @@ class Store:
         if status != "broken":
             self.checkpoint(run).unlink(missing_ok=True)
 
+    def check(self) -> None:
+        """Raise OSError if the file is no longer where it was: what is kept now would be lost."""
+        with suppress(OSError):
+            if self._identity() == self.file:
+                return
+        raise OSError(f"{self.path} was moved or deleted while it was in use.")
+
     def finished(self) -> set[str]:
         """The digests of runs that will not be done again."""
         query = "select digest from runs where status in ('done', 'diverged')"
@@ -140,10 +149,27 @@ class Store:
             return self.connection.execute(query).fetchone()[0]
 
     def results(self) -> list[Result]:
-        """What there is, in the order of the runs."""
-        query = "select result from runs where result is not null order by place"
+        """What there is, in the order of the runs.
+
+        Raises:
+            ValueError: a row that no comparison has written.
+        """
+        query = "select digest, result from runs where result is not null order by place"
         with self._told():
-            return [json.loads(row[0]) for row in self.connection.execute(query)]
+            rows = self.connection.execute(query).fetchall()
+        return [self._parsed(name, text) for name, text in rows if name in self.runs]
+
+    def _parsed(self, name: str, text: str) -> Result:
+        try:
+            result = json.loads(text)
+            if name == result["run"] and result["status"] in ("done", "failed"):
+                return result
+        except (ValueError, TypeError, KeyError):
+            pass
+        raise ValueError(
+            f"{self.path}: the row of {self.runs[name].name} is damaged: delete the row {name}, or "
+            "give another --out."
+        )
 
     def weights(self, run: Run) -> bytes | None:
         """The weights that were kept of a run."""
@@ -172,8 +198,24 @@ class Store:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _refuse_what_is_not_ours(self) -> None:
+        """A folder without runs may hold nothing that a comparison would write or remove."""
+        for name in (*FILES[1:], CHECKPOINTS):
+            if os.path.lexists(self.folder / name):
+                raise ValueError(
+                    f"{self.folder} holds {name} but no {FILE}: give another --out, or move it "
+                    "away."
+                )
+
     def _open(self, about: dict[str, Any]) -> None:
         self.connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+        tables = {row[0] for row in self.connection.execute("select name from sqlite_master")}
+        tables = {name for name in tables if not name.startswith("sqlite_")}
+        if tables not in (set(), {"about", "runs"}):
+            raise ValueError(
+                f"{self.path} is of another program: give another --out, or move it away."
+            )
+        self.file = self._identity()
         self.connection.execute("pragma journal_mode = wal")
         self.connection.execute("pragma synchronous = full")
         with self._transaction():
@@ -181,8 +223,12 @@ class Store:
             for file in (self.folder / OWNERS).glob("*.lock"):
                 self._free_if_ownerless(file.stem)
         if len(list((self.folder / OWNERS).iterdir())) == 1:
-            for file in self.folder.glob(UNFINISHED_FILES):
-                file.unlink(missing_ok=True)
+            for name in FILES:
+                remove_parts(self.folder / name)
+
+    def _identity(self) -> tuple[int, int]:
+        found = self.path.stat()
+        return found.st_dev, found.st_ino
 
     def _fill(self, about: dict[str, Any]) -> None:
         """Make the tables and rows that are missing; see that the others are of these settings."""
@@ -207,6 +253,9 @@ class Store:
                 for place, (name, run) in enumerate(self.runs.items())
             ],
         )
+        self.connection.execute(
+            "update runs set status = 'waiting' where result is null and status != 'claimed'"
+        )
         # Their results stay until they are claimed: another command may be about to tell them.
         self.connection.execute("update runs set status = 'waiting' where status = 'broken'")
 
@@ -217,8 +266,12 @@ class Store:
                 "where status = 'claimed' and owner = ?",
                 (self.owner,),
             )
-        if not self.unfinished():
-            shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
+        if len(self.finished()) == len(self.runs):
+            for run in self.runs.values():
+                self.checkpoint(run).unlink(missing_ok=True)
+                remove_parts(self.checkpoint(run))
+            with suppress(OSError):
+                (self.folder / CHECKPOINTS).rmdir()
 
     def _free_the_ownerless(self) -> None:
         """Let what ended commands had claimed wait again."""
@@ -226,15 +279,19 @@ class Store:
         for (owner,) in self.connection.execute(query).fetchall():
             self._free_if_ownerless(owner)
 
-    def _free_if_ownerless(self, owner: str) -> None:
+    def _free_if_ownerless(self, owner: str | None) -> None:
         if owner == self.owner:
+            return
+        if owner is None or not OWNER.fullmatch(owner):
+            free = "update runs set status = 'waiting' where status = 'claimed' and owner is ?"
+            self.connection.execute(free, (owner,))
             return
         lock = self._lock_of(owner)
         with suppress(filelock.Timeout):
             lock.acquire(blocking=False)
             self.connection.execute(
                 "update runs set status = 'waiting', owner = null "
-                "where status = 'claimed' and owner = ?",
+                "where status = 'claimed' and owner is ?",
                 (owner,),
             )
             lock.release()
@@ -246,6 +303,7 @@ class Store:
     @contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection, None, None]:
         """All or nothing; no other command writes meanwhile."""
+        self.check()
         with self._told():
             self.connection.execute("begin immediate")
             try:

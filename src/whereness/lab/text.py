@@ -5,7 +5,6 @@ held-out part, as far as whole windows of the longest length go.
 """
 
 import hashlib
-import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from pathlib import Path
 HELD_OUT = 10
 """One part in this many, the last, is held out."""
 
-SEARCHED = 2**31
+SEARCHED = 2**28
 """Bytes to search for repeated windows: a second or two."""
 
 MIN_WINDOWS = 2
@@ -88,8 +87,9 @@ def read(paths: Sequence[str]) -> bytes:
 
 
 def printable(name: str) -> str:
-    """A file name as text: bytes of it that are none are replaced."""
-    return os.fsencode(name).decode("utf-8", "replace")
+    """Words that may hold a file name, as text: what no terminal or file can show is replaced."""
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def split(data: bytes, longest: int, at_most: int) -> tuple[bytes, bytes]:
