@@ -56,6 +56,8 @@ def visit(browser, file):
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(path.as_uri())
+        if options.get("java_script_enabled", True):
+            page.locator("#plot .series").first.wait_for(state="attached")  # drawn in a frame
         return page
 
     yield opened
@@ -255,6 +257,7 @@ def test_one_length_is_drawn_as_points_side_by_side(browser, tmp_path):
     path = report.write(tmp_path, reports.summary(lengths=(16,)), {})
     page = browser.new_page()
     page.goto(path.as_uri())
+    page.locator(".point").first.wait_for(state="attached")
     boxes = [p.bounding_box() for p in page.locator(".point").all()]
     assert len({round(box["x"]) for box in boxes}) == len(NAMES)
     assert page.locator(".curve").count() == 0
