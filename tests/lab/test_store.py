@@ -1,16 +1,15 @@
 import json
 import multiprocessing
-import os
 import shutil
 import signal
 import sqlite3
-from contextlib import contextmanager
 
 import pytest
 
+from whereness.lab.files import RUNS
 from whereness.lab.run import failed
 from whereness.lab.settings import digest, plain
-from whereness.lab.store import FILE, Store
+from whereness.lab.store import Store
 
 ABOUT = {"steps": 6, "text": "ab", "lengths": [8, 16]}
 
@@ -91,7 +90,7 @@ def test_a_store_that_is_closed_gives_its_claims_back_and_leaves_no_files(opened
     with opened() as store:
         assert store.claim() == runs[0]
         folder = store.folder
-    assert {file.name for file in folder.iterdir()} == {FILE, ".opening.lock"}
+    assert {file.name for file in folder.iterdir()} == {RUNS, ".opening.lock"}
     with opened() as store:
         assert store.claim() == runs[0]
 
@@ -180,10 +179,10 @@ def test_a_summary_without_its_runs_is_refused(opened, tmp_path):
 @pytest.mark.parametrize("content", [b"hello " * 100, b"SQLite format 3\0" + b"\xff" * 200])
 def test_a_file_of_another_kind_is_refused_and_left(opened, tmp_path, content):
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / FILE).write_bytes(content)
+    (tmp_path / "out" / RUNS).write_bytes(content)
     with pytest.raises((ValueError, OSError), match=r"runs.sqlite"):
         opened()
-    assert (tmp_path / "out" / FILE).read_bytes() == content
+    assert (tmp_path / "out" / RUNS).read_bytes() == content
 
 
 def test_an_error_of_the_disk_loses_nothing(opened, runs):
@@ -201,26 +200,17 @@ def test_an_error_of_the_disk_loses_nothing(opened, runs):
         assert store.connection.execute("pragma integrity_check").fetchone() == ("ok",)
 
 
-def test_a_checkpoint_goes_when_its_result_is_kept(opened, runs):
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_checkpoint_goes_with_its_result_unless_the_run_broke(opened, runs, broken):
     with opened() as store:
         store.claim()
         path = store.checkpoint(runs[0])
         path.parent.mkdir()
         path.write_bytes(b"x")
-        store.finish(runs[0], done(runs[0]))
-        assert not path.exists()
-
-
-def test_a_broken_run_keeps_its_checkpoint(opened, runs):
-    with opened() as store:
-        store.claim()
-        path = store.checkpoint(runs[0])
-        path.parent.mkdir()
-        path.write_bytes(b"x")
-        store.finish(runs[0], failed(runs[0], "its process ended"))
-        assert path.exists()
-    with opened() as store:
-        assert path.exists()
+        store.finish(runs[0], failed(runs[0], "killed") if broken else done(runs[0]))
+        assert path.exists() == broken
+    with opened():
+        assert path.exists() == broken
 
 
 def test_halves_of_files_go_with_the_next_command_that_is_alone(opened, tmp_path):
@@ -233,17 +223,7 @@ def test_halves_of_files_go_with_the_next_command_that_is_alone(opened, tmp_path
         assert not half.exists()
 
 
-@contextmanager
-def as_nobody():
-    """For root, who may write anywhere, as somebody else."""
-    before = os.geteuid()
-    if before == 0:
-        os.seteuid(65534)
-    yield
-    os.seteuid(before)
-
-
-def test_a_folder_without_permission_is_an_error(opened, tmp_path):
+def test_a_folder_without_permission_is_an_error(opened, as_nobody, tmp_path):
     (tmp_path / "out").mkdir(mode=0o500)
     with as_nobody(), pytest.raises(PermissionError):
         opened()
@@ -266,7 +246,7 @@ def test_what_somebody_else_has_there_is_refused_and_left(opened, tmp_path, name
     theirs.mkdir(parents=True)
     (theirs / "model.pt").write_bytes(b"precious")
     if empty:
-        (tmp_path / "out" / FILE).write_bytes(b"")
+        (tmp_path / "out" / RUNS).write_bytes(b"")
     with pytest.raises(ValueError, match=f"holds {name} but no runs.sqlite: give another --out"):
         opened()
     assert (theirs / "model.pt").read_bytes() == b"precious"
@@ -298,7 +278,7 @@ def test_a_broken_run_keeps_its_checkpoint_when_all_others_are_done(opened, runs
 
 def test_the_database_of_another_program_is_refused_and_left(opened, tmp_path):
     (tmp_path / "out").mkdir()
-    path = tmp_path / "out" / FILE
+    path = tmp_path / "out" / RUNS
     with sqlite3.connect(path) as connection:
         connection.execute("create table mine (x)")
     before = path.read_bytes()

@@ -90,3 +90,11 @@ def test_a_text_without_two_windows_is_refused(size):
 
 def test_what_would_steer_a_terminal_is_replaced():
     assert text.printable("a\x1b[31mred\n\N{RIGHT-TO-LEFT OVERRIDE}é") == "a�[31mred��é"
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path, as_nobody):
+    path = tmp_path / "secret"
+    path.write_bytes(b"x")
+    path.chmod(0)
+    with as_nobody(), pytest.raises(PermissionError, match="secret"):
+        text.find([path])

@@ -88,20 +88,16 @@ def run(options: "Options") -> int:
         tell(console, f"{path.stem.capitalize()}: {text.printable(str(path))}")
     if options.open and not webbrowser.open(paths[-1].resolve().as_uri()):
         tell(console, "No browser was found to open the report with.")
-    return status(found)
+    require_a_language_model(found)
+    return 0
 
 
-def status(found: dict[str, Any]) -> int:
-    """The exit status: 0.
-
-    Raises:
-        ValueError: no language model was completed.
-    """
+def require_a_language_model(found: dict[str, Any]) -> None:
+    """Raise ValueError, with the first reason, if no language model was completed."""
     entries = found["encodings"].values()
-    if any("language_model" in entry for entry in entries):
-        return 0
-    reasons = [failure["reason"] for entry in entries for failure in entry.get("failed", [])]
-    raise ValueError(f"No language model was completed: {reasons[0]}")
+    if not any("language_model" in entry for entry in entries):
+        reasons = [failure["reason"] for entry in entries for failure in entry.get("failed", [])]
+        raise ValueError(f"No language model was completed: {reasons[0]}")
 
 
 def comparison_of(options: "Options") -> tuple[Comparison, bytes]:

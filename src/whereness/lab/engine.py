@@ -13,13 +13,12 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Generator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from whereness.lab.checkpoint import Checkpoint
-from whereness.lab.interrupts import interrupts_later
+from whereness.lab.interrupts import interrupts_later, interrupts_not_inherited
 from whereness.lab.run import failed, run_one
 from whereness.lab.settings import Run
 
@@ -107,7 +106,7 @@ class Worker:
         self.ended = False
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs,), daemon=True)
-        with interrupts_later(), interrupts_held():
+        with interrupts_later(), interrupts_not_inherited():
             self.process.start()
         theirs.close()
 
@@ -154,19 +153,6 @@ class Worker:
     def alive(self) -> bool:
         """Can do more runs."""
         return not self.ended and (self.busy or self.process.is_alive())
-
-
-@contextlib.contextmanager
-def interrupts_held() -> Generator[None, None, None]:
-    """Ctrl-C waits until the end; processes started meanwhile never get it: the pool ends them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def serve(connection: Connection) -> None:

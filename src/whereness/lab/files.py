@@ -7,6 +7,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+RUNS = "runs.sqlite"
+SUMMARY = "summary.json"
+REPORT = "report.html"
+"""What a comparison leaves in its folder."""
+
 
 @contextmanager
 def whole(path: Path) -> Generator[Path, None, None]:

@@ -20,3 +20,16 @@ def interrupts_later() -> Generator[None, None, None]:
         signal.signal(signal.SIGINT, before)
     if came:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupts_not_inherited() -> Generator[None, None, None]:
+    """Processes that are started meanwhile never get a Ctrl-C: whoever starts them ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

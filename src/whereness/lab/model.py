@@ -11,6 +11,7 @@ parameters are shared. Tables are built for the longest sequence that is evaluat
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from safetensors.torch import load, save
@@ -19,7 +20,7 @@ from torch import nn
 from whereness.encoding import PositionalEncoding
 from whereness.lab import order
 from whereness.lab.settings import LENGTH, OrderRecipe, Recipe, Run
-from whereness.registry import create
+from whereness.registry import create, described
 from whereness.schedules import Schedule, listed
 from whereness.transformer import Transformer
 
@@ -82,15 +83,26 @@ def make_one(name: str, recipe: Recipe | OrderRecipe) -> PositionalEncoding:
     Raises:
         ValueError: sizes that do not fit it, or an encoding of positions of several axes.
     """
+    made = create(name, **sizes_of(recipe))
+    if made.reads == "positions" and made.num_axes != 1:
+        raise ValueError(f"it reads positions of {made.num_axes} axes, a text has 1. Leave it out.")
+    return made
+
+
+def constructor(name: str, recipe: Recipe | OrderRecipe) -> str:
+    """The call that `make_one` makes."""
+    return f"wn.{described(name, **sizes_of(recipe))}"
+
+
+def sizes_of(recipe: Recipe | OrderRecipe) -> dict[str, Any]:
+    """What `create` is told of the model."""
     form = form_of(recipe)
-    first = create(
-        name, dim=recipe.width, num_heads=recipe.heads, length=form.longest, causal=form.causal
-    )
-    if first.reads == "positions" and first.num_axes != 1:
-        raise ValueError(
-            f"it reads positions of {first.num_axes} axes, a text has 1. Leave it out."
-        )
-    return first
+    return {
+        "dim": recipe.width,
+        "num_heads": recipe.heads,
+        "length": form.longest,
+        "causal": form.causal,
+    }
 
 
 def encodings_of(model: Transformer) -> list[PositionalEncoding]:

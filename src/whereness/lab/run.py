@@ -38,8 +38,8 @@ def run_one(run: Run, notify: Notify, checkpoint: Checkpoint | None = None) -> d
     """Train and evaluate the model of `run`; go on from its checkpoint if there is one.
 
     The result has `run`, `task`, `encoding`, `seed` and `status`. "failed": `reason`, and
-    `diverged` if it would fail again. "done":
-    `doors` and `parameters` (those of the encoding), and by task
+    `diverged` if it would fail again. "done": `doors` and `parameters` (those of the encoding), and
+    by task
 
         order_task      `accuracy`, of `pairs` sentences and their mirrors
         language_model  `tokens_per_second`, `step_memory` and `nope_step_memory` (bytes that a

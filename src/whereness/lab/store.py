@@ -30,14 +30,12 @@ from typing import Any
 
 import filelock
 
-from whereness.lab.files import remove_parts
+from whereness.lab.files import REPORT, RUNS, SUMMARY, remove_parts
 from whereness.lab.settings import Run, digest, plain
 
-FILE = "runs.sqlite"
 OWNERS = "commands"
 OPENING = ".opening.lock"
 CHECKPOINTS = "checkpoints"
-FILES = (FILE, "summary.json", "report.html")
 OWNER = re.compile("[0-9a-f]{32}")
 VERSION = 1
 
@@ -78,7 +76,7 @@ class Store:
     """
 
     def __init__(self, folder: Path, about: dict[str, Any], runs: tuple[Run, ...]) -> None:
-        self.folder, self.path = folder, folder / FILE
+        self.folder, self.path = folder, folder / RUNS
         self.runs = {digest(run): run for run in runs}
         self.owner = uuid.uuid4().hex
         self.file = (0, 0)
@@ -200,10 +198,10 @@ class Store:
 
     def _refuse_what_is_not_ours(self) -> None:
         """A folder without runs may hold nothing that a comparison would write or remove."""
-        for name in (*FILES[1:], CHECKPOINTS):
+        for name in (SUMMARY, REPORT, CHECKPOINTS):
             if os.path.lexists(self.folder / name):
                 raise ValueError(
-                    f"{self.folder} holds {name} but no {FILE}: give another --out, or move it "
+                    f"{self.folder} holds {name} but no {RUNS}: give another --out, or move it "
                     "away."
                 )
 
@@ -223,7 +221,7 @@ class Store:
             for file in (self.folder / OWNERS).glob("*.lock"):
                 self._free_if_ownerless(file.stem)
         if len(list((self.folder / OWNERS).iterdir())) == 1:
-            for name in FILES:
+            for name in (SUMMARY, REPORT):
                 remove_parts(self.folder / name)
 
     def _identity(self) -> tuple[int, int]:

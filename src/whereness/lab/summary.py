@@ -45,14 +45,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from whereness.lab.files import write_whole
+from whereness.lab.files import SUMMARY, write_whole
+from whereness.lab.model import constructor
 from whereness.lab.recommendation import recommend
 from whereness.lab.settings import BASELINE, SOLVED, Comparison, plain
 from whereness.lab.statistics import BySeed, block_lengths, mean_loss, paired_difference
-from whereness.registry import described
 
 VERSION = 1
-FILE = "summary.json"
 
 Result = dict[str, Any]
 Done = dict[str, list[Result]]
@@ -107,7 +106,9 @@ def heading(
         "seeds": comparison.seeds,
         **plain(comparison.recipe),
         "order_task": plain(comparison.order),
-        "constructors": {name: constructor(name, comparison) for name in comparison.encodings},
+        "constructors": {
+            name: constructor(name, comparison.recipe) for name in comparison.encodings
+        },
     }
     return {
         "version": VERSION,
@@ -120,13 +121,6 @@ def heading(
         "settings": settings,
         "made_with": made_with,
     }
-
-
-def constructor(name: str, comparison: Comparison) -> str:
-    """The call that makes an encoding of the language model."""
-    recipe = comparison.recipe
-    sizes = {"dim": recipe.width, "num_heads": recipe.heads, "length": recipe.longest}
-    return f"wn.{described(name, **sizes)}"
 
 
 def what_it_is(models: list[Result], orders: list[Result]) -> dict[str, Any]:
@@ -233,4 +227,4 @@ def failed(results: Sequence[Result]) -> dict[str, Any]:
 
 def write(folder: Path, summary: dict[str, Any]) -> Path:
     """Write `summary` into `folder`: the whole file, or nothing. Gives its path."""
-    return write_whole(folder / FILE, json.dumps(summary, indent=2, allow_nan=False) + "\n")
+    return write_whole(folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")

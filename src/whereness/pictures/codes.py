@@ -3,10 +3,9 @@
 Axes: N positions, E model dim.
 """
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from whereness.pictures.drawing import Picture, heat, scale, signed, svg
+from whereness.pictures.drawing import Picture, channels, svg
 from whereness.pictures.subject import Subject, probing
 from whereness.properties.probes import joined_rows
 
@@ -27,12 +26,7 @@ def picture(of: Subject, name: str) -> Picture | None:
     if codes is None:
         return None
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        image = heat(axes, codes.T, signed(codes))
-        axes.set(xlabel="position", ylabel="channel")
-        scale(figure, image, axes, "code", codes)
-
+    draw = channels(codes, "position", "channel", "code")
     reader = "all that a layer reads" if 1 in of.doors else "what queries and keys read"
     return Picture(
         "codes",

@@ -186,6 +186,18 @@ def heat(axes: "Axes", values: Tensor, norm: Normalize, *, square: bool = False)
     return image
 
 
+def channels(table: Tensor, across: str, down: str, unit: str) -> Callable[[Figure], None]:
+    """Draws a heat map of a table (N, channels): its rows to the right, channels downwards."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        image = heat(axes, table.T, signed(table))
+        axes.set(xlabel=across, ylabel=down)
+        scale(figure, image, axes, unit, table)
+
+    return draw
+
+
 def scale(
     figure: Figure, image: Any, axes: "Axes | Sequence[Axes]", label: str, values: Tensor
 ) -> None:

@@ -4,11 +4,10 @@ Axes: N offsets, D head_dim.
 """
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from whereness.encoding import Call
-from whereness.pictures.drawing import Picture, heat, scale, signed, svg
+from whereness.pictures.drawing import Picture, channels, svg
 from whereness.pictures.subject import Subject, probing
 from whereness.properties.doors import sizes
 
@@ -46,12 +45,7 @@ def picture(of: Subject, name: str) -> Picture | None:
     if table is None:
         return None
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        image = heat(axes, table.T, signed(table))
-        axes.set(xlabel="tokens back", ylabel="channel of a head")
-        scale(figure, image, axes, "value", table)
-
+    draw = channels(table, "tokens back", "channel of a head", "value")
     return Picture(
         "values",
         TITLE,

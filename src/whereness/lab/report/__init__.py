@@ -9,5 +9,4 @@
 The template, its style and its script lie beside this file.
 """
 
-from whereness.lab.report.writing import FILE as FILE
 from whereness.lab.report.writing import write as write

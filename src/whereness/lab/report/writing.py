@@ -8,11 +8,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from whereness.encoding import PositionalEncoding
-from whereness.lab.files import write_whole
+from whereness.lab.files import REPORT, write_whole
 from whereness.lab.report.view import view
 from whereness.pictures.subject import one_thread
 
-FILE = "report.html"
 HERE = Path(__file__).parent
 
 
@@ -28,7 +27,7 @@ def write(
     Raises:
         OSError: the folder cannot be made or written.
     """
-    return write_whole(folder / FILE, html(summary, encodings))
+    return write_whole(folder / REPORT, html(summary, encodings))
 
 
 def html(summary: Mapping[str, Any], encodings: Mapping[str, PositionalEncoding]) -> str:
