@@ -1,0 +1,5 @@
+"""Families of vision, audio and multimodal models."""
+
+from whereness.interop.families import Families
+
+FAMILIES: Families = {}
