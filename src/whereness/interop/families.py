@@ -61,6 +61,14 @@ class Family:
     """multimodal: where the pairs of each axis stand, in the rope dict or at the top."""
     order: str = "chunked"
     """multimodal: order of the axes over the pairs, as `MultimodalRoPE` names them."""
+    aliases: Mapping[str, str] = NOTHING
+    """Another meaning of a `rope_type`: Phi-3 reads "yarn" as "longrope"."""
+    attention_factor: float | None = None
+    """Of a YaRN dict without one, where the config class fills it in (DeepSeek-V4: 1)."""
+    learned: bool = False
+    """The weights hold a factor for every frequency: `LeRoPE`, which starts at 1."""
+    reversed: bool = False
+    """Pairs turn the other way, by -p w (nanochat)."""
     interleaved_sections: str = ""
     """A boolean key of the rope dict that makes the order "interleaved": "mrope_interleaved"."""
 
@@ -74,13 +82,28 @@ class Family:
     """Without `layer_types`: (key of n, type of every n-th layer, type of the others, which one of
     the n: n - 1 is -1, the first is 0): ("sliding_window_pattern", "full_attention",
     "sliding_attention", -1)."""
+    cycle: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
+    """Without `layer_types` and `pattern`: (types of the first layers, types that repeat after
+    them, types of the last layers, which replace): ((), ("conv", "full_attention"), ())."""
     types_bases: Mapping[str, Keys] = NOTHING
     """Layer type -> top-level keys of its own base: {"sliding_attention":
     ("rope_local_base_freq",)}."""
     types_scaled: tuple[str, ...] | None = None
     """Layer types that a flat `rope_scaling` reaches; None: all. Others are plain."""
+    types_fractions: Mapping[str, float] = NOTHING
+    """Layer type -> the part of the channels that turns, where its rope dict does not say."""
+    types_parameters: Mapping[str, Mapping[str, Any] | None] = NOTHING
+    """Layer type -> its rope dict if the config has neither `rope_parameters` nor `rope_scaling`;
+    None: no position."""
+    scaled_layers: str = ""
+    """Key of a list of layer indices: a rope scaling reaches these layers alone."""
     nope_types: tuple[str, ...] = ()
     """Layer types without position: Cohere2's "full_attention"."""
+    refused_types: Mapping[str, str] = NOTHING
+    """Layer types whose positions no encoding can say, and why: asking for one is refused."""
+    forced: tuple[str, str, str, int] | None = None
+    """(list, entry, key, value): a layer of `nope_types` turns all the same if its entry of the
+    list is `entry` and the key has this value (Cohere2-MoE's dense layers)."""
     nope_unless: str = ""
     """`nope_types` hold only if this key is there and not None or 0 (EXAONE-4: sliding_window)."""
     rope_flags: str = ""
@@ -89,6 +112,8 @@ class Family:
     nope_interval: str = ""
     """Without `rope_flags`: key of n, every n-th layer has no position
     ("no_rope_layer_interval")."""
+    nope_back: int = 0
+    """Without `layer_bases`: the last layer and every n-th before it have no position."""
     layer_bases: str = ""
     """Key of a list of bases, one a layer; 0 or None: no position."""
 
@@ -100,6 +125,9 @@ class Family:
     parts: Mapping[str, str] = NOTHING
     """Key path of a part -> its model_type if the part does not say: {"text_config": "llama"}.
     Not empty: the config itself has no position."""
+    text: str = ""
+    """With `parts`: the model_type as which the config itself is read where it holds the keys of
+    its text part at the top, as older files do (Qwen2-VL: "qwen2_vl_text")."""
     decoder: "Family | None" = None
     """An encoder-decoder of flat keys: self is its encoder, this its decoder."""
     when: tuple[tuple[str, Any, "Family"], ...] = ()
