@@ -6,7 +6,6 @@ key means and how a table is laid out stand in the code of the model. A `Family`
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
 Kind = Literal[
@@ -16,18 +15,16 @@ Keys = tuple[str, ...]
 """Where a number stands: the first alternative whose keys are all there. An alternative is a sum of
 quotients of keys: "head_dim", "hidden_size//num_attention_heads", "nope_head_dim+rope_head_dim"."""
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """How the models of one `model_type` read their config."""
 
     kind: Kind = "rope"
-    defaults: Mapping[str, Any] = NOTHING
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     """What the config class fills in for a key that a file leaves out: positional keys alone. The
     one place of a default base (`rope_theta`). A whole `rope_parameters` may stand here."""
-    options: Mapping[str, Any] = NOTHING
+    options: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the encoding's constructor as they are (axial: num_axes, layout, ...)."""
     refused: str = ""
     """Not empty: no encoding can say what this family does, and why."""
@@ -37,7 +34,7 @@ class Family:
     # Width
     head_dim: Keys = ("head_dim", "hidden_size//num_attention_heads")
     """Width of a query, the part that does not turn included (MLA: nope + rope)."""
-    head_dims: Mapping[str, Keys] = NOTHING
+    head_dims: Mapping[str, Keys] = field(default_factory=dict)
     """The same for layer types that have another one: {"full_attention": ("global_head_dim",)}."""
     rotary_dim: Keys = ()
     """Channels that turn, as a number; empty: head_dim times the fraction."""
@@ -61,7 +58,7 @@ class Family:
     """multimodal: where the pairs of each axis stand, in the rope dict or at the top."""
     order: str = "chunked"
     """multimodal: order of the axes over the pairs, as `MultimodalRoPE` names them."""
-    aliases: Mapping[str, str] = NOTHING
+    aliases: Mapping[str, str] = field(default_factory=dict)
     """Another meaning of a `rope_type`: Phi-3 reads "yarn" as "longrope"."""
     attention_factor: float | None = None
     """Of a YaRN dict without one, where the config class fills it in (DeepSeek-V4: 1)."""
@@ -74,7 +71,7 @@ class Family:
 
     # Layers
     num_layers: Keys = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-    labels: Mapping[str, str] = NOTHING
+    labels: Mapping[str, str] = field(default_factory=dict)
     """Layer type -> its key in a nested `rope_parameters`, where the names differ."""
     types_default: str = ""
     """Without `layer_types`: the type of every layer ("full_attention"), where no pattern says."""
@@ -85,21 +82,21 @@ class Family:
     cycle: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
     """Without `layer_types` and `pattern`: (types of the first layers, types that repeat after
     them, types of the last layers, which replace): ((), ("conv", "full_attention"), ())."""
-    types_bases: Mapping[str, Keys] = NOTHING
+    types_bases: Mapping[str, Keys] = field(default_factory=dict)
     """Layer type -> top-level keys of its own base: {"sliding_attention":
     ("rope_local_base_freq",)}."""
     types_scaled: tuple[str, ...] | None = None
     """Layer types that a flat `rope_scaling` reaches; None: all. Others are plain."""
-    types_fractions: Mapping[str, float] = NOTHING
+    types_fractions: Mapping[str, float] = field(default_factory=dict)
     """Layer type -> the part of the channels that turns, where its rope dict does not say."""
-    types_parameters: Mapping[str, Mapping[str, Any] | None] = NOTHING
+    types_parameters: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     """Layer type -> its rope dict if the config has neither `rope_parameters` nor `rope_scaling`;
     None: no position."""
     scaled_layers: str = ""
     """Key of a list of layer indices: a rope scaling reaches these layers alone."""
     nope_types: tuple[str, ...] = ()
     """Layer types without position: Cohere2's "full_attention"."""
-    refused_types: Mapping[str, str] = NOTHING
+    refused_types: Mapping[str, str] = field(default_factory=dict)
     """Layer types whose positions no encoding can say, and why: asking for one is refused."""
     forced: tuple[str, str, str, int] | None = None
     """(list, entry, key, value): a layer of `nope_types` turns all the same if its entry of the
@@ -122,7 +119,7 @@ class Family:
     temperature_on: Literal["all", "nope", "rope"] = "all"
 
     # Parts
-    parts: Mapping[str, str] = NOTHING
+    parts: Mapping[str, str] = field(default_factory=dict)
     """Key path of a part -> its model_type if the part does not say: {"text_config": "llama"}.
     Not empty: the config itself has no position."""
     text: str = ""
