@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .encoding import Call as Call
     from .encoding import NoPE as NoPE
     from .encoding import PositionalEncoding as PositionalEncoding
+    from .interop.configs import from_config as from_config
+    from .interop.explain import explain as explain
+    from .interop.keys import ConfigWarning as ConfigWarning
     from .properties import Properties as Properties
     from .properties import measure as measure
     from .registry import create as create
@@ -50,6 +53,7 @@ _HOMES = {
     "Binary": "absolute.binary",
     "Call": "encoding",
     "Combined": "combined",
+    "ConfigWarning": "interop.keys",
     "Integer": "absolute.integer",
     "KVCache": "attend.cache",
     "LearnedAbsolute": "absolute.learned",
@@ -67,6 +71,8 @@ _HOMES = {
     "attention": "attend.functional",
     "create": "registry",
     "encodings": "registry",
+    "explain": "interop.explain",
+    "from_config": "interop.configs",
     "measure": "properties",
 }
 

@@ -1,0 +1,146 @@
+"""A config as a dict: from a dict, a config object, a JSON file, a folder or a GGUF file.
+
+Files come from anywhere, so nothing in them is trusted: sizes are bounded, duplicate keys, NaN and
+Infinity are refused, and whatever is wrong is a ValueError of one line.
+"""
+
+import inspect
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whereness.interop import gguf
+from whereness.interop.keys import mapping, shown
+
+LARGEST_JSON = 16 * 2**20
+"""Bytes. The largest config.json of a released model, with two LongRoPE lists, has below 2^16."""
+NAMES = ("config.json", "params.json")
+"""What is looked for in a folder: Hugging Face's file, then Meta's."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A config's keys and where they came from."""
+
+    keys: dict[str, Any]
+    weak: frozenset[str] = frozenset()
+    """Top-level keys whose value is only the default of the config's class."""
+    tensors: frozenset[str] | None = None
+    """Names of a GGUF file's tensors; None where they are not known."""
+    name: str = ""
+
+
+def read(config: object) -> Source:
+    """The keys of a config.
+
+    Raises:
+        ValueError: a file that is no config.
+        TypeError: something that cannot be a config.
+        OSError: a file that cannot be read.
+    """
+    if isinstance(config, (str, os.PathLike)):
+        return _read_path(config)
+    if isinstance(config, Mapping):
+        return Source(mapping("The config", config))
+    if callable(getattr(config, "to_dict", None)) and not isinstance(config, type):
+        return _read_object(config)
+    if hasattr(config, "__dict__") and type(config).__name__ == "Namespace":  # Megatron's args
+        return Source(mapping("The config", vars(config)))
+    raise TypeError(
+        "from_config needs a dict, a path, or a config object with to_dict(), got "
+        f"{type(config).__name__}."
+    )
+
+
+def _read_object(config: Any) -> Source:
+    keys = mapping("The config's to_dict()", config.to_dict())
+    weak = {key for key, value in keys.items() if _is_default(type(config), key, value)}
+    return Source(keys, frozenset(weak))
+
+
+def _is_default(cls: type, key: str, value: object) -> bool:
+    """Whether the class of a config object fills in this value by itself."""
+    default = getattr(cls, key, inspect.Parameter.empty)
+    try:
+        parameter = inspect.signature(cls).parameters.get(key)
+    except (TypeError, ValueError):
+        parameter = None
+    if parameter is not None and parameter.default is not inspect.Parameter.empty:
+        default = parameter.default
+    plain = isinstance(value, (bool, int, float, str))
+    return plain and type(default) is type(value) and default == value
+
+
+def _read_path(given: "str | os.PathLike[str]") -> Source:
+    try:
+        path = Path(os.fsdecode(given))
+        folder = path.is_dir()
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{shown(given)} is no path: {error}.") from None
+    if folder:
+        path = _in_folder(path)
+    if not path.is_file():
+        # The system's own words for a missing file; a pipe or a device could be read for ever.
+        path.stat()
+        raise ValueError(f"{path} is not a file.")
+    with path.open("rb") as file:
+        if file.read(4) == gguf.MAGIC:
+            header = gguf.read_header(file, str(path))
+            return Source(header.metadata, tensors=header.tensors, name=str(path))
+        file.seek(0)
+        text = file.read(LARGEST_JSON + 1)
+    if len(text) > LARGEST_JSON:
+        raise ValueError(f"{path} is no config: it is larger than {LARGEST_JSON // 2**20} MiB.")
+    return Source(parse_json(text, str(path)), name=str(path))
+
+
+def _in_folder(folder: Path) -> Path:
+    for name in NAMES:
+        if (folder / name).is_file():
+            return folder / name
+    found = sorted(folder.glob("*.gguf"))
+    if len(found) == 1:
+        return found[0]
+    several = f" and {len(found)} .gguf files: name one" if found else ""
+    raise ValueError(f"{folder} has no {' or '.join(NAMES)}{several}.")
+
+
+def parse_json(text: bytes, name: str) -> dict[str, Any]:
+    """The object in `text`, strictly.
+
+    Raises:
+        ValueError: not UTF-8, not JSON, not an object, too deep, NaN, Infinity, a key twice.
+    """
+    try:
+        found = json.loads(
+            text.decode("utf-8-sig"), object_pairs_hook=_once, parse_constant=_no_constant
+        )
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is no JSON: byte {error.start} is not UTF-8.") from None
+    except RecursionError:
+        raise ValueError(f"{name} is nested too deeply to be a config.") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{name} is no JSON: {error.msg}, line {error.lineno} column {error.colno}."
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{name} is refused: {error}") from None
+    if isinstance(found, dict):
+        return found
+    raise ValueError(f"{name} must hold a JSON object, got {shown(found)}.")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {shown(twice)} is given twice.")
+    return found
+
+
+def _no_constant(word: str) -> float:
+    raise ValueError(f"{word} is not a number that JSON has.")

@@ -1,0 +1,135 @@
+"""The header of a GGUF file: metadata and tensor names, never tensor data.
+
+    magic "GGUF", version u32, number of tensors u64, number of entries u64,
+    entries: key, type u32, value; then for each tensor: name, axes u32, sizes u64, type u32, offset u64
+
+A string is its length (u64) and bytes; an array its type (u32), length (u64) and values. Every count
+and size is bounded before anything is read or allocated. Long arrays (a vocabulary) are skipped.
+
+Source: the format's description in the ggml repository, docs/gguf.md, versions 2 and 3.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+MAGIC = b"GGUF"
+SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+STRING, ARRAY = 8, 9
+MOST_ENTRIES = 2**14
+MOST_TENSORS = 2**17
+LONGEST_STRING = 2**20
+LONGEST_VALUE = 2**12
+"""Longer arrays, and longer strings in metadata, are not kept: no positional key needs them."""
+MOST_ITEMS = 2**23
+LARGEST_HEADER = 2**29
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a GGUF file says before its weights."""
+
+    metadata: dict[str, Any]
+    tensors: frozenset[str]
+
+
+def read_header(file: BinaryIO, name: str) -> Header:
+    """Metadata and tensor names of an open file that stands behind its magic.
+
+    Raises:
+        ValueError: another version, a count or size beyond the bounds, a file that ends too early.
+    """
+    reader = _Reader(file, name)
+    version = reader.scalar("I")
+    if version not in (2, 3):
+        raise reader.wrong(f"version {version} of the format; 2 and 3 can be read")
+    num_tensors = reader.count("tensors", MOST_TENSORS)
+    num_entries = reader.count("metadata entries", MOST_ENTRIES)
+    metadata: dict[str, Any] = {}
+    for _ in range(num_entries):
+        key = reader.string()
+        if key in metadata:
+            raise reader.wrong(f"the key {key!r} twice")
+        metadata[key] = reader.value(reader.scalar("I"))
+    return Header(metadata, frozenset(reader.tensor() for _ in range(num_tensors)))
+
+
+class _Reader:
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self.file, self.name, self.taken = file, name, 0
+
+    def wrong(self, what: str) -> ValueError:
+        return ValueError(f"{self.name} is no GGUF file that can be read: it has {what}.")
+
+    def take(self, size: int) -> bytes:
+        self.taken += size
+        if self.taken > LARGEST_HEADER:
+            raise self.wrong("a header that is too large")
+        data = self.file.read(size)
+        if len(data) != size:
+            raise self.wrong("an end within its header")
+        return data
+
+    def scalar(self, code: str) -> Any:
+        return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
+
+    def count(self, what: str, most: int) -> int:
+        found = self.scalar("Q")
+        if found > most:
+            raise self.wrong(f"{found} {what}; at most {most} are read")
+        return found
+
+    def string(self) -> str:
+        data = self.take(self.count("bytes in a string", LONGEST_STRING))
+        return data.decode("utf-8", "replace")
+
+    def value(self, kind: int) -> Any:
+        """A metadata value; None for one that is too long to matter."""
+        if kind == STRING:
+            found = self.string()
+            return found if len(found) <= LONGEST_VALUE else None
+        if kind == ARRAY:
+            return self._array()
+        if kind not in SCALARS:
+            raise self.wrong(f"a value of unknown type {kind}")
+        return self.scalar(SCALARS[kind])
+
+    def _array(self) -> list[Any] | None:
+        kind = self.scalar("I")
+        length = self.count("items in an array", MOST_ITEMS)
+        if kind == STRING:
+            texts = [
+                self.string() if length <= LONGEST_VALUE else self._skip() for _ in range(length)
+            ]
+            return texts if length <= LONGEST_VALUE else None
+        if kind not in SCALARS:  # arrays of arrays are in the format, and in no released file
+            raise self.wrong(f"an array of type {kind}")
+        size = struct.calcsize(f"<{SCALARS[kind]}")
+        data = self.take(size * length)
+        if length > LONGEST_VALUE:
+            return None
+        return list(struct.unpack(f"<{length}{SCALARS[kind]}", data))
+
+    def _skip(self) -> str:
+        self.take(self.count("bytes in a string", LONGEST_STRING))
+        return ""
+
+    def tensor(self) -> str:
+        name = self.string()
+        axes = self.scalar("I")
+        if axes > 8:
+            raise self.wrong(f"a tensor of {axes} axes")
+        self.take(8 * axes + 4 + 8)
+        return name

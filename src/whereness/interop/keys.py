@@ -1,0 +1,155 @@
+"""Keys of a config, read strictly: a value of another type, a NaN or a doubtful key is told by name.
+
+Everything here raises ValueError with the key's full name ("text_config.rope_parameters.factor").
+What peers read in different ways is collected as a notice instead.
+"""
+
+import difflib
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from whereness.interop.families import Keys
+
+LARGEST_WIDTH = 2**16
+"""Channels of a head: the widest in released models is 2^9."""
+LARGEST_LENGTH = 2**53
+MOST_LAYERS = 2**16
+
+
+class ConfigWarning(UserWarning):
+    """A config says something that libraries read differently, or that had to be assumed."""
+
+
+def number(name: str, value: object, above: float | None = None) -> float:
+    """`value` as a finite float above `above`. Booleans and strings are no numbers."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{name} must be a number, got {shown(value)}.")
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise ValueError(f"{name} must be finite, got {shown(value)}.")
+    if above is not None and not found > above:
+        raise ValueError(f"{name} must be above {above:g}, got {shown(value)}.")
+    return found
+
+
+def integer(name: str, value: object, least: int = 1, most: int = LARGEST_LENGTH) -> int:
+    """`value` as an int in [least, most]; JSON may have written it with a point (8192.0)."""
+    found = number(name, value)
+    if found != math.floor(found):
+        raise ValueError(f"{name} must be a whole number, got {shown(value)}.")
+    if not least <= found <= most:
+        raise ValueError(f"{name} must be in {least} .. {most}, got {shown(value)}.")
+    return int(found)
+
+
+def boolean(name: str, value: object) -> bool:
+    """`value` as a bool: 0 and 1 are numbers, "true" is a string."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, got {shown(value)}.")
+    return value
+
+
+def string(name: str, value: object) -> str:
+    """`value` as a string."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a string, got {shown(value)}.")
+    return value
+
+
+def listed(name: str, value: object, most: int = MOST_LAYERS) -> list[Any]:
+    """`value` as a list."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"{name} must be a list, got {shown(value)}.")
+    if len(value) > most:
+        raise ValueError(f"{name} must have at most {most} entries, got {len(value)}.")
+    return list(value)
+
+
+def mapping(name: str, value: object) -> dict[str, Any]:
+    """`value` as a dict with string keys."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ValueError(f"{name} must be an object with named entries, got {shown(value)}.")
+    return dict(value)
+
+
+def shown(value: object) -> str:
+    """A value for a message: short, whatever it is."""
+    if isinstance(value, (dict, list, tuple)):
+        return f"a {'dict' if isinstance(value, dict) else 'list'} of {len(value)}"
+    if isinstance(value, int) and abs(value) >= 10**20:
+        return "an integer of more than 20 digits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """' Did you mean X?' when something known is close; else nothing."""
+    near = difflib.get_close_matches(word[:60], sorted(known), n=1, cutoff=0.7)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The keys of one part of a config, the class defaults behind them, and what was noticed."""
+
+    given: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    weak: frozenset[str] = frozenset()
+    """Given keys that only repeat a default of the config's class."""
+    prefix: str = ""
+    """"text_config." within a composite."""
+    notices: list[str] = field(default_factory=list)
+
+    def name(self, key: str) -> str:
+        """The key as the user knows it."""
+        return self.prefix + key
+
+    def get(self, key: str) -> Any:
+        """The value given, or the class default; None where there is none."""
+        return self.given[key] if key in self.given else self.defaults.get(key)
+
+    def explicit(self, key: str) -> Any:
+        """The value given by the user; None where it is missing or only a default."""
+        return None if key in self.weak else self.given.get(key)
+
+    def notice(self, text: str) -> None:
+        """Keep a notice, once."""
+        if text not in self.notices:
+            self.notices.append(text)
+
+    def whole(self, keys: Keys, most: int = LARGEST_LENGTH, least: int = 1) -> int | None:
+        """The first alternative of `keys` whose values are all there; None where none is."""
+        for alternative in keys:
+            found = self._sum(alternative, most, least)
+            if found is not None:
+                return found
+        return None
+
+    def needed(self, what: str, keys: Keys, most: int = LARGEST_LENGTH, least: int = 1) -> int:
+        """The same, required: ValueError names the keys."""
+        found = self.whole(keys, most, least)
+        if found is None:
+            wanted = " or ".join(self.name(key) for key in keys)
+            raise ValueError(f"The config must give {what}: {wanted}, got neither.")
+        return found
+
+    def _sum(self, alternative: str, most: int, least: int) -> int | None:
+        terms = [self._quotient(term) for term in alternative.split("+")]
+        if any(term is None for term in terms):
+            return None
+        return integer(self.name(alternative), sum(t for t in terms if t is not None), least, most)
+
+    def _quotient(self, term: str) -> int | None:
+        values = [int(word) if word.isdigit() else self.get(word) for word in term.split("//")]
+        if any(value is None for value in values):
+            return None
+        first, *rest = values
+        whole = integer(self.name(term.split("//", maxsplit=1)[0]), first, 0)
+        for word, value in zip(term.split("//")[1:], rest, strict=True):
+            whole //= integer(self.name(word), value)
+        return whole

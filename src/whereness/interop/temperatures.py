@@ -1,0 +1,76 @@
+"""Position temperature: a factor on queries that grows with the position, from a config's keys."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from whereness.interop.families import Family
+from whereness.interop.keys import Reading, integer, number
+from whereness.interop.specs import Layer, spec
+
+
+def temperature_of(
+    reading: Reading, family: Family, *, positioned: bool, rope: Mapping[str, Any] | None = None
+) -> Layer:
+    """The temperature of a layer, beside its encoding; empty where it has none."""
+    on = family.temperature_on
+    if not family.temperature or (on == "nope" and positioned) or (on == "rope" and not positioned):
+        return ()
+    return {"llama4": _llama4, "ministral3": _ministral3, "inkling": _inkling}[family.temperature](
+        reading, rope or {}
+    )
+
+
+def _llama4(reading: Reading, rope: Mapping[str, Any]) -> Layer:
+    tuned = reading.get("attn_temperature_tuning")
+    # Llama 4's own files hold 4 here: Hugging Face asks only whether it is true.
+    if not tuned or (isinstance(tuned, bool) and not tuned):
+        return ()
+    if not isinstance(tuned, bool):
+        integer(reading.name("attn_temperature_tuning"), tuned, 0)
+    return (
+        spec(
+            "Temperature",
+            school="llama4",
+            floor=_whole(reading, "floor_scale"),
+            scale=_real(reading, "attn_scale"),
+        ),
+    )
+
+
+def _ministral3(reading: Reading, rope: Mapping[str, Any]) -> Layer:
+    beta = rope.get("llama_4_scaling_beta")
+    if beta is None:
+        return ()
+    original = rope.get("original_max_position_embeddings")
+    if original is None:
+        original = _whole(reading, "max_position_embeddings")
+    return (
+        spec(
+            "Temperature",
+            school="ministral3",
+            beta=number(reading.name("llama_4_scaling_beta"), beta),
+            original_length=integer(reading.name("original_max_position_embeddings"), original),
+        ),
+    )
+
+
+def _inkling(reading: Reading, rope: Mapping[str, Any]) -> Layer:
+    return (
+        spec(
+            "Temperature",
+            school="inkling",
+            floor=_whole(reading, "log_scaling_n_floor"),
+            alpha=_real(reading, "log_scaling_alpha"),
+        ),
+    )
+
+
+def _whole(reading: Reading, key: str) -> int:
+    return reading.needed("the temperature's length", (key,))
+
+
+def _real(reading: Reading, key: str) -> float:
+    value = reading.get(key)
+    if value is None:
+        raise ValueError(f"{reading.name(key)} is missing: the temperature needs it.")
+    return number(reading.name(key), value)
