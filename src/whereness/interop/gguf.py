@@ -1,10 +1,12 @@
 """The header of a GGUF file: metadata and tensor names, never tensor data.
 
     magic "GGUF", version u32, number of tensors u64, number of entries u64,
-    entries: key, type u32, value; then for each tensor: name, axes u32, sizes u64, type u32, offset u64
+    entries: key, type u32, value
+    tensors: name, number of axes u32, sizes u64, type u32, offset u64
 
-A string is its length (u64) and bytes; an array its type (u32), length (u64) and values. Every count
-and size is bounded before anything is read or allocated. Long arrays (a vocabulary) are skipped.
+A string is its length (u64) and bytes; an array its type (u32), length (u64) and values. Every
+count and size is bounded before anything is read or allocated. Long arrays (a vocabulary) are not
+kept.
 
 Source: the format's description in the ggml repository, docs/gguf.md, versions 2 and 3.
 """
@@ -110,10 +112,9 @@ class _Reader:
         kind = self.scalar("I")
         length = self.count("items in an array", MOST_ITEMS)
         if kind == STRING:
-            texts = [
-                self.string() if length <= LONGEST_VALUE else self._skip() for _ in range(length)
-            ]
-            return texts if length <= LONGEST_VALUE else None
+            kept = length <= LONGEST_VALUE
+            texts = [self.string() if kept else self._skip() for _ in range(length)]
+            return texts if kept else None
         if kind not in SCALARS:  # arrays of arrays are in the format, and in no released file
             raise self.wrong(f"an array of type {kind}")
         size = struct.calcsize(f"<{SCALARS[kind]}")

@@ -1,7 +1,7 @@
-"""Keys of a config, read strictly: a value of another type, a NaN or a doubtful key is told by name.
+"""Keys of a config, read strictly: a value of another type, or a NaN, is told by the key's name.
 
-Everything here raises ValueError with the key's full name ("text_config.rope_parameters.factor").
-What peers read in different ways is collected as a notice instead.
+Every error has the key's full name ("text_config.rope_parameters.factor"): TypeError for a value of
+another type, ValueError for one that cannot be. What peers read in different ways is collected as a notice instead.
 """
 
 import difflib
@@ -25,7 +25,7 @@ class ConfigWarning(UserWarning):
 def number(name: str, value: object, above: float | None = None) -> float:
     """`value` as a finite float above `above`. Booleans and strings are no numbers."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number, got {shown(value)}.")
+        raise TypeError(f"{name} must be a number, got {shown(value)}.")
     try:
         found = float(value)
     except OverflowError:
@@ -50,21 +50,21 @@ def integer(name: str, value: object, least: int = 1, most: int = LARGEST_LENGTH
 def boolean(name: str, value: object) -> bool:
     """`value` as a bool: 0 and 1 are numbers, "true" is a string."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false, got {shown(value)}.")
+        raise TypeError(f"{name} must be true or false, got {shown(value)}.")
     return value
 
 
 def string(name: str, value: object) -> str:
     """`value` as a string."""
     if not isinstance(value, str):
-        raise ValueError(f"{name} must be a string, got {shown(value)}.")
+        raise TypeError(f"{name} must be a string, got {shown(value)}.")
     return value
 
 
 def listed(name: str, value: object, most: int = MOST_LAYERS) -> list[Any]:
     """`value` as a list."""
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{name} must be a list, got {shown(value)}.")
+        raise TypeError(f"{name} must be a list, got {shown(value)}.")
     if len(value) > most:
         raise ValueError(f"{name} must have at most {most} entries, got {len(value)}.")
     return list(value)
@@ -73,7 +73,7 @@ def listed(name: str, value: object, most: int = MOST_LAYERS) -> list[Any]:
 def mapping(name: str, value: object) -> dict[str, Any]:
     """`value` as a dict with string keys."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ValueError(f"{name} must be an object with named entries, got {shown(value)}.")
+        raise TypeError(f"{name} must be an object with named entries, got {shown(value)}.")
     return dict(value)
 
 
@@ -145,11 +145,11 @@ class Reading:
         return integer(self.name(alternative), sum(t for t in terms if t is not None), least, most)
 
     def _quotient(self, term: str) -> int | None:
-        values = [int(word) if word.isdigit() else self.get(word) for word in term.split("//")]
+        words = term.split("//")
+        values = [int(word) if word.isdigit() else self.get(word) for word in words]
         if any(value is None for value in values):
             return None
-        first, *rest = values
-        whole = integer(self.name(term.split("//", maxsplit=1)[0]), first, 0)
-        for word, value in zip(term.split("//")[1:], rest, strict=True):
+        whole = integer(self.name(words[0]), values[0], 0)
+        for word, value in zip(words[1:], values[1:], strict=True):
             whole //= integer(self.name(word), value)
         return whole

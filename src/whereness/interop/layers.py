@@ -1,7 +1,7 @@
 """Which layers have a position, and of which type each layer is.
 
-Schedules come in five forms: a list of layer types, a period, a list of flags, an interval of layers
-without position, and a list of bases. `Slot` says what one layer gets out of them.
+Schedules come in five forms: a list of layer types, a period, a list of flags, an interval of
+layers without position, and a list of bases. `Slot` says what one layer gets out of them.
 """
 
 from dataclasses import dataclass

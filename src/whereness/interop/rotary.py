@@ -106,10 +106,8 @@ def _rope(reading: Reading, family: Family, slot: Slot, rule: Rule) -> Spec:
     if family.kind == "multimodal":
         sections = _sections(reading, family, rule)
         if sections is not None:
-            order = _order(family, rule)
-            return spec(
-                "MultimodalRoPE", **options, sections=sections, order=order, **family.options
-            )
+            options |= {"sections": sections, "order": _order(family, rule)}
+            return spec("MultimodalRoPE", **options, **family.options)
     return spec("RoPE", **options, **({} if family.kind == "multimodal" else family.options))
 
 

@@ -99,11 +99,15 @@ def _shaw(reading: Reading, family: Family) -> Spec:
     return spec("Shaw", head_dim=head_dim, max_distance=distance, **family.options)
 
 
+def _none(*_: object) -> Spec:
+    return NOPE
+
+
 KINDS: dict[str, Callable[[Reading, Family], Spec]] = {
     "learned": _learned,
     "sinusoidal": _sinusoidal,
     "t5": _t5,
     "alibi": _alibi,
     "shaw": _shaw,
-    "none": lambda reading, family: NOPE,
+    "none": _none,
 }

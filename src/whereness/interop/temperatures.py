@@ -20,7 +20,7 @@ def temperature_of(
     )
 
 
-def _llama4(reading: Reading, rope: Mapping[str, Any]) -> Layer:
+def _llama4(reading: Reading, _rope: Mapping[str, Any]) -> Layer:
     tuned = reading.get("attn_temperature_tuning")
     # Llama 4's own files hold 4 here: Hugging Face asks only whether it is true.
     if not tuned or (isinstance(tuned, bool) and not tuned):
@@ -54,7 +54,7 @@ def _ministral3(reading: Reading, rope: Mapping[str, Any]) -> Layer:
     )
 
 
-def _inkling(reading: Reading, rope: Mapping[str, Any]) -> Layer:
+def _inkling(reading: Reading, _rope: Mapping[str, Any]) -> Layer:
     return (
         spec(
             "Temperature",
