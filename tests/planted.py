@@ -15,8 +15,8 @@ from whereness import PositionalEncoding, Where
 from whereness.combined import Combined
 from whereness.encoding import At, Features
 from whereness.relative.bias import Strip
+from whereness.rotary.base import Turn
 from whereness.rotary.pairing import split
-from whereness.rotary.rope import Turn
 from zoo import CoPE, DeBERTa, FoX, PoPE
 
 
@@ -41,7 +41,7 @@ class SlotSinusoidal(wn.Sinusoidal):
 class RoundedRoPE(wn.RoPE):
     """Positions in bfloat16: relative near 0, not beyond 256."""
 
-    def angles(self, positions: Tensor) -> Tensor:
+    def angles(self, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
         return super().angles(positions.bfloat16().double())
 
 
@@ -74,7 +74,7 @@ class CastableRoPE(wn.RoPE):
         super().__init__(head_dim)
         self.register_buffer("inv_freq", self.frequencies.clone(), persistent=persistent)
 
-    def angles(self, positions: Tensor) -> Tensor:
+    def angles(self, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
         return positions[..., None].double() * self.inv_freq.double()
 
 
@@ -216,9 +216,8 @@ class RowAtNowhere(wn.Sinusoidal):
 
 
 class TurnAtNowhere(wn.RoPE):
-    def _turn(self, positions: Tensor) -> Turn:
-        angles = self.angles(positions.masked_fill(positions == wn.NOWHERE, 3))
-        return Turn(angles.cos(), angles.sin())
+    def _turn(self, positions: Tensor, lengths: Tensor | None) -> Turn:
+        return super()._turn(positions.masked_fill(positions == wn.NOWHERE, 3), lengths)
 
 
 class IntoValues(wn.Sinusoidal):

@@ -79,8 +79,67 @@ def longest_wavelength(value: dict) -> Got:
     yield True, 2 * math.pi / sinusoidal(value).frequencies.min()
 
 
+def scaling_of(options: dict, pairs: int) -> wn.scaling.Scaling:
+    """A scaling from the file's form; what a value does not depend on is filled in."""
+    given = {**options}
+    if "scaling" in given:
+        given["scaling"] = scaling_of(given["scaling"], pairs)
+    kind = given.pop("type")
+    if kind == "LongRoPE":
+        given = {"short_factor": [1.0] * pairs, "long_factor": [2.0] * pairs, **given}
+    elif kind == "YaRN":
+        given = {"factor": 2.0, **given}
+    return getattr(wn.scaling, kind)(**given)
+
+
+def rope_of(value: dict) -> wn.RoPE:
+    options = {**value["options"]}
+    if "scaling" in options:
+        options["scaling"] = scaling_of(options["scaling"], options["head_dim"] // 2)
+    return wn.RoPE(**options)
+
+
 def rope_frequencies(value: dict) -> Got:
-    yield True, wn.RoPE(**value["options"]).frequencies
+    rope, length = rope_of(value), value["input"].get("length")
+    yield True, rope.frequencies if length is None else rope.frequencies_at(length)
+    if length is None:
+        yield True, rope.frequencies_at(1_000_000)
+    # The same from the angles of a forward pass, at position 1 of a sequence so long.
+    where = wn.Where(torch.tensor([1]), lengths=length or 1)
+    turned = rope.prepare(where).data.queries
+    yield True, torch.atan2(turned.sin, turned.cos)[0, 0, 0]
+
+
+def equivalent_base(value: dict) -> Got:
+    """The base of a plain spectrum, from the frequency of the last pair."""
+    rope = rope_of(value)
+    slowest = rope.frequencies_at(value["input"].get("length", 1))[-1].item()
+    dim = rope.rotary_dim
+    yield True, slowest ** -(dim / (dim - 2))
+
+
+def correction_range(value: dict) -> Got:
+    plain = wn.scaling.Spectrum(value["options"]["base"], value["options"]["head_dim"])
+    scaling = rope_of(value).scaling
+    raw = [scaling.pair_of(plain, turns) for turns in (scaling.beta_fast, scaling.beta_slow)]
+    yield True, {"raw": raw, "truncated": scaling.correction_range(plain)}
+
+
+def amplitude(value: dict) -> Got:
+    rope = rope_of(value)
+    yield True, rope.amplitude
+    turned = rope.prepare(torch.tensor([5])).data.queries
+    yield True, torch.hypot(turned.cos, turned.sin).mean()
+
+
+def logit_scale(value: dict) -> Got:
+    yield True, rope_of(value).logit_scale(64)
+
+
+def wavelengths(value: dict) -> Got:
+    rounded = 2 * math.pi / rope_of(value).frequencies[value["input"]["pairs"]]
+    assert rounded.sub(rounded.round()).abs().max() < 1e-13
+    yield True, rounded.round()
 
 
 def axial_frequencies(value: dict) -> Got:
@@ -92,7 +151,7 @@ def axial_frequencies(value: dict) -> Got:
 
 def rotated(encoding: Callable[..., torch.nn.Module]) -> Callable[[dict], Got]:
     def measure(value: dict) -> Got:
-        rotary = encoding(**value["options"])
+        rotary = rope_of(value) if encoding is wn.RoPE else encoding(**value["options"])
         positions, inverse = positions_of(value), value["input"].get("inverse", False)
         for exact, dtype in BOTH:
             x = torch.tensor(value["input"]["x"], dtype=dtype).expand(1, 1, len(positions), -1)
@@ -306,11 +365,16 @@ MEASURES: dict[tuple[str, str], Callable[[dict], Got]] = {
     ("path", "scores"): path_scores,
     ("pope", "frequencies"): pope_frequencies,
     ("pope", "scores_by_offset"): pope_scores,
+    ("rope", "amplitude"): amplitude,
+    ("rope", "correction_range"): correction_range,
     ("rope", "cos"): rope_table(0),
+    ("rope", "equivalent_base"): equivalent_base,
     ("rope", "frequencies"): rope_frequencies,
+    ("rope", "logit_scale"): logit_scale,
     ("rope", "rotated"): rotated(wn.RoPE),
     ("rope", "scores_by_offset"): rope_scores,
     ("rope", "sin"): rope_table(1),
+    ("rope", "wavelengths"): wavelengths,
     ("shaw", "scores_and_output"): shaw_attention,
     ("shaw", "table_index"): shaw_index,
     ("sinusoidal", "dot_products"): dot_products,
@@ -328,8 +392,6 @@ def fate(value: dict) -> str:
         return "a property"
     if value["encoding"] not in ENCODINGS:
         return "an encoding to come"
-    if "scaling" in value["options"]:
-        return "a scaling to come"
     return "here"
 
 
@@ -377,9 +439,8 @@ def test_no_value_is_dropped_silently():
     assert len(VALUES) == 552
     assert len({value["id"] for value in VALUES}) == 552
     assert Counter(fate(value) for value in VALUES) == {
-        "here": 198,
+        "here": 321,
         "a property": 155,
-        "a scaling to come": 123,
         "an encoding to come": 76,
     }
     assert Counter(value["encoding"] for value in HERE) == {
@@ -392,12 +453,11 @@ def test_no_value_is_dropped_silently():
         "integer": 6,
         "path": 3,
         "pope": 3,
-        "rope": 48,
+        "rope": 171,
         "shaw": 5,
         "sinusoidal": 31,
         "t5": 13,
     }
-    assert {v["encoding"] for v in VALUES if fate(v) == "a scaling to come"} == {"rope"}
 
 
 @pytest.mark.parametrize(

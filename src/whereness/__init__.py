@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .relative.learned import LearnedRelative as LearnedRelative
     from .relative.shaw import Shaw as Shaw
     from .relative.t5 import T5 as T5
+    from .rotary import scaling as scaling
     from .rotary.axial import AxialRoPE as AxialRoPE
     from .rotary.rope import RoPE as RoPE
     from .transformer import Transformer as Transformer
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = ("positions", "schedules", "story")
+# A public module and the package that it lies in.
+_MODULES = {"positions": "", "scaling": "rotary", "schedules": "", "story": ""}
 
 _HOMES = {
     "ALiBi": "relative.alibi",
@@ -93,7 +95,7 @@ if not TYPE_CHECKING:  # a type checker that saw it would take every name for a 
     def __getattr__(name: str) -> object:
         """Load a public name on its first use. A submodule that is broken shows its own error."""
         if name in _MODULES:
-            return _load(name)
+            return _load(f"{_MODULES[name]}.{name}".strip("."))
         if name in _HOMES:
             value = getattr(_load(_HOMES[name]), name)
             globals()[name] = value

@@ -84,14 +84,24 @@ def as_int(value: object) -> int | None:
 
 def require_number(name: str, value: object, above: float) -> None:
     """Raise unless `value` is a finite real number above `above`."""
+    if not above < _finite(name, value) < float("inf"):
+        raise ValueError(f"{name} must be a finite number above {above:g}, got {value!r}.")
+
+
+def require_at_least(name: str, value: object, minimum: float) -> None:
+    """Raise unless `value` is a finite real number not below `minimum`."""
+    if not minimum <= _finite(name, value) < float("inf"):
+        raise ValueError(f"{name} must be a finite number from {minimum:g}, got {value!r}.")
+
+
+def _finite(name: str, value: object) -> float:
+    """`value` as a float; inf for what no float holds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__} ({value!r}).")
     try:
-        finite = above < float(value) < float("inf")
-    except OverflowError:  # an int that no float holds
-        finite = False
-    if not finite:
-        raise ValueError(f"{name} must be a finite number above {above:g}, got {value!r}.")
+        return float(value)
+    except OverflowError:
+        return float("inf")
 
 
 def require_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

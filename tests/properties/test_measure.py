@@ -230,7 +230,7 @@ def test_extends_to(encoding, expected):
 
 def test_a_family_that_confuses_two_axes_does_not_extend_to_them():
     class Summed(wn.AxialRoPE):
-        def angles(self, positions):
+        def angles(self, positions, lengths=None):
             return super().angles(positions.sum(-1, keepdim=True).expand_as(positions))
 
     assert extends_to(Summed(16))[2] is False

@@ -57,7 +57,7 @@ class Ends(wn.Sinusoidal):
 class BySlot(wn.RoPE):
     """Ignores ids: counts the tokens of the tensor."""
 
-    def angles(self, positions):
+    def angles(self, positions, lengths=None):
         return super().angles(torch.arange(positions.shape[-1]).expand_as(positions))
 
 
@@ -75,14 +75,14 @@ class HalfAngles(wn.RoPE):
 
     dtype = torch.bfloat16
 
-    def angles(self, positions):
+    def angles(self, positions, lengths=None):
         return super().angles(positions.to(self.dtype)).to(self.dtype).double()
 
 
 class SingleAngles(HalfAngles):
     dtype = torch.float32
 
-    def angles(self, positions):
+    def angles(self, positions, lengths=None):
         return (positions.float()[..., None] * self.frequencies.float()).double()
 
 
@@ -117,7 +117,7 @@ class Counting(wn.ALiBi):
 class Confused(wn.AxialRoPE):
     """Turns each pair by the sum of both coordinates: the natural mistake."""
 
-    def angles(self, positions):
+    def angles(self, positions, lengths=None):
         return super().angles(positions.sum(-1, keepdim=True).expand_as(positions))
 
 

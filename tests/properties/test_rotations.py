@@ -41,7 +41,7 @@ class Growing(wn.RoPE):
 class Quadratic(wn.RoPE):
     """Angles grow with the square of the position: no group, not relative."""
 
-    def angles(self, positions):
+    def angles(self, positions, lengths=None):
         return super().angles(positions.double() ** 2)
 
 

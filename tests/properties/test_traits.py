@@ -130,7 +130,7 @@ class ThresholdedBias(wn.ALiBi):
 class OnlyFar(wn.RoPE):
     """Turns from position 100 on."""
 
-    def angles(self, positions):
+    def angles(self, positions, lengths=None):
         return super().angles((positions - 100).clamp(min=0))
 
 

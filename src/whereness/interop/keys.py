@@ -1,7 +1,8 @@
 """Keys of a config, read strictly: a value of another type, or a NaN, is told by the key's name.
 
 Every error has the key's full name ("text_config.rope_parameters.factor"): TypeError for a value of
-another type, ValueError for one that cannot be. What peers read in different ways is collected as a notice instead.
+another type, ValueError for one that cannot be. What peers
+read in different ways is collected as a notice instead.
 """
 
 import difflib

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from whereness.checks import constants, require_choice, require_int, require_number
 from whereness.frequencies import geometric
+from whereness.rotary.base import Layout, Rotary, Turn
 from whereness.rotary.pairing import Pairing
-from whereness.rotary.rope import Layout, Rotary, Turn
 
 
 class AxialRoPE(Rotary):
@@ -93,7 +93,9 @@ class AxialRoPE(Rotary):
         """Factor on cos and sin: 1."""
         return 1.0
 
-    def angles(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... P"]:
+    def angles(
+        self, positions: Shaped[Tensor, "..."], lengths: Tensor | None = None
+    ) -> Float[Tensor, "... P"]:
         coordinates = positions if self.num_axes > 1 else positions[..., None]
         angles = []
         for axis, frequencies in enumerate(self._frequencies):

@@ -1,255 +1,33 @@
 """RoPE: queries and keys are turned by their position, so that scores depend on the offset alone.
 
-    q'_i = R(p_i) q_i,   k'_j = R(p_j) k_j,   q'_i . k'_j = q_i . R(p_j - p_i) k_j
-    R(p) turns pair k by the angle p w_k,   w_k = base^(-2k / rotary_dim)
+    q'_i = R(p_i) q_i,   k'_j = R(p_j) k_j,   q'_i . k'_j = A^2 q_i . R(p_j - p_i) k_j
+    R(p) turns pair k by the angle p w_k,   w_k = base^(-2k / rotary_dim), or what a scaling makes
+    A is a scaling's amplitude, else 1
 
 Source: Su et al. 2021, arXiv:2104.09864, sections 3.2 to 3.4 (pairing "interleaved"). Pairing
 "half" is that of GPT-NeoX and of Llama in Hugging Face; a checkpoint works with one only.
 
-Angles are formed in float64; cos and sin are within 2^-24 of exact for integer positions below
-2^24. Inputs are turned in float32 (float64 inputs in float64) and rounded once.
-
-Axes: B batch, H heads, S tokens, D head_dim, R rotary_dim. Units: positions in tokens (any real
-number), frequencies in radians per token.
+Axes: B batch, S tokens, P = rotary_dim/2 pairs. Units: tokens, radians per token.
 """
 
-from typing import Literal, NamedTuple
+import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.checks import (
+    LARGEST_POSITION,
     constants,
-    require_bool,
     require_choice,
-    require_floating,
     require_int,
     require_number,
-    require_writable,
 )
-from whereness.encoding import At, Features, PositionalEncoding
 from whereness.frequencies import geometric
-from whereness.rotary.pairing import PAIRINGS, Pairing, turn
-from whereness.where import Where, filled
-
-Layout = Literal["bhsd", "bshd", "thd"]
-Side = Literal["leading", "trailing"]
-
-
-class Turn(NamedTuple):
-    """cos and sin of every token's angles, (B or 1, S, pairs), float64."""
-
-    cos: Tensor
-    sin: Tensor
-
-
-class Turns(NamedTuple):
-    """Turns of the queries and of the keys that have not been cached."""
-
-    queries: Turn
-    keys: Turn
-
-
-class Rotary(PositionalEncoding):
-    """Base of the encodings of door 3 that turn pairs of channels: a leaf gives `angles`.
-
-    Args:
-        head_dim: D, width of a query.
-        rotary_dim: R, channels that turn; the rest pass untouched.
-        rotary_side: "leading" turns the first R channels, "trailing" the last R.
-    """
-
-    relative = True
-    head_dim: int  # type: ignore[bad-override-mutable-attribute]
-
-    def __init__(
-        self, head_dim: int, pairing: Pairing, rotary_dim: int | None, rotary_side: Side
-    ) -> None:
-        super().__init__()
-        head_dim = require_int("head_dim", head_dim, 1)
-        rotary_dim = head_dim if rotary_dim is None else require_int("rotary_dim", rotary_dim, 2)
-        if rotary_dim % 2:
-            raise ValueError(f"rotary_dim must be even, two channels a pair; got {rotary_dim}.")
-        if rotary_dim > head_dim:
-            raise ValueError(f"rotary_dim must fit head_dim={head_dim}, got {rotary_dim}.")
-        require_choice("pairing", pairing, PAIRINGS)
-        require_choice("rotary_side", rotary_side, ("leading", "trailing"))
-        self.head_dim, self.rotary_dim = head_dim, rotary_dim
-        self.pairing, self.rotary_side = pairing, rotary_side
-
-    @property
-    def frequencies(self) -> Tensor | tuple[Tensor, ...]:
-        """Radians per unit of position, float64 on the CPU."""
-        raise NotImplementedError
-
-    def angles(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... P"]:
-        """Angle of every pair in radians, float64: positions (..., S[, n]) -> (..., S, R/2)."""
-        raise NotImplementedError
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        where: Where | At | Tensor | None = None,
-        *,
-        layout: Layout = "bhsd",
-    ) -> tuple[Tensor, Tensor]:
-        """q and k, turned; the inputs are not changed. The heads of q and k may differ in number.
-
-        Args:
-            q: (B, H, S, D), or (B, S, H, D) with layout="bshd", or (S, H, D) with "thd".
-            k: the same with T tokens.
-            where: positions (S,) or (B, S); a `wn.Where`, with k_positions if those of the keys
-                differ; or what `prepare` gave. Default: 0 .. S-1.
-
-        Raises:
-            TypeError: tensors that are not floating-point; half-precision positions.
-            ValueError: another width than head_dim, positions that do not fit the tokens.
-        """
-        at = self._located(where, {"q": q, "k": k}, layout)
-        turns = at.data
-        return (
-            self._turned(q, turns.queries, layout, False),
-            self._turned(k, turns.keys, layout, False),
-        )
-
-    def rotate(
-        self,
-        x: Tensor,
-        where: Where | At | Tensor | None = None,
-        *,
-        inverse: bool = False,
-        layout: Layout = "bhsd",
-    ) -> Tensor:
-        """x, turned by its positions, or back with `inverse`. Arguments as for a call."""
-        require_bool("inverse", inverse)
-        at = self._located(where, {"x": x}, layout)
-        return self._turned(x, at.data.queries, layout, inverse)
-
-    def rotate_(
-        self,
-        x: Tensor,
-        where: Where | At | Tensor | None = None,
-        *,
-        inverse: bool = False,
-        layout: Layout = "bhsd",
-    ) -> Tensor:
-        """The same in place; gives x back.
-
-        Raises:
-            ValueError: also an x that cannot be written: a leaf that requires a gradient or a view
-                of one outside of torch.no_grad(), what expand() made.
-        """
-        require_bool("inverse", inverse)
-        at = self._located(where, {"x": x}, layout)
-        require_writable("x", x)
-        part = self._rotary_part(x)
-        part.copy_(self._turned_part(part, at.data.queries, layout, inverse))
-        return x
-
-    def derived(self) -> dict[str, Tensor]:
-        # Plain and axial RoPE had these buffers elsewhere, under one of two names.
-        frequencies = self.frequencies
-        if isinstance(frequencies, tuple):
-            return {}
-        return dict.fromkeys(("inv_freq", "freqs"), frequencies)
-
-    def tables(self, where: Where) -> Turns:
-        queries = self._turn(where.positions)
-        shared = where.k_positions is None
-        return Turns(queries, queries if shared else self._turn(where.new_keys))
-
-    def queries_keys(
-        self, q: Tensor, k: Tensor, at: At, features: Features
-    ) -> tuple[Tensor, Tensor]:
-        turns = at.data
-        return (
-            self._turned(q, turns.queries, "bhsd", False),
-            self._turned(k, turns.keys, "bhsd", False),
-        )
-
-    def _turn(self, positions: Tensor) -> Turn:
-        placed, _ = filled(positions, self.num_axes)  # angle 0 where there is no place
-        angles = self.angles(placed)
-        return Turn(angles.cos(), angles.sin())
-
-    def _located(
-        self, where: Where | At | Tensor | None, inputs: dict[str, Tensor], layout: Layout
-    ) -> At:
-        require_choice("layout", layout, ("bhsd", "bshd", "thd"))
-        lengths = [self._checked_length(name, x, layout) for name, x in inputs.items()]
-        if where is None:
-            if self.num_axes > 1:
-                raise ValueError(
-                    f"{type(self).__name__} needs positions (S, {self.num_axes}): "
-                    "wn.positions.grid() makes those of a grid."
-                )
-            if len(set(lengths)) > 1:
-                raise ValueError(
-                    f"{lengths[0]} queries and {lengths[1]} keys need positions: give "
-                    "where=Where(positions, k_positions)."
-                )
-            where = torch.arange(lengths[0], device=next(iter(inputs.values())).device)
-        if isinstance(where, Tensor):
-            where = Where(where, num_axes=self.num_axes)
-        if isinstance(where, Where) and self.takes_grid:
-            where = where.of_tokens(lengths[0], lengths[-1])
-        at = where if isinstance(where, At) else self.prepare(where)
-        if at.encoding is not self:
-            raise ValueError("These positions were prepared for another encoding.")
-        turns = (at.data.queries, at.data.keys)
-        for (name, x), turned, length in zip(inputs.items(), turns, lengths, strict=False):
-            self._check_fit(name, x, turned, length, layout)
-        return at
-
-    def _checked_length(self, name: str, x: Tensor, layout: Layout) -> int:
-        require_floating(name, x)
-        axes = 3 if layout == "thd" else 4
-        if x.dim() != axes:
-            raise ValueError(f"Layout {layout!r} has {axes} axes, got {tuple(x.shape)} for {name}.")
-        if x.shape[-1] != self.head_dim:
-            raise ValueError(
-                f"{type(self).__name__} was built for head_dim={self.head_dim}, got "
-                f"{tuple(x.shape)} for {name}."
-            )
-        return x.shape[{"bhsd": 2, "bshd": 1, "thd": 0}[layout]]
-
-    @staticmethod
-    def _check_fit(name: str, x: Tensor, turned: Turn, length: int, layout: Layout) -> None:
-        batch, tokens = turned.cos.shape[:2]
-        if tokens != length:
-            raise ValueError(
-                f"Positions must match the tokens of {name}: needed {length}, got {tokens}."
-            )
-        if batch != 1 and (layout == "thd" or batch != x.shape[0]):
-            raise ValueError(
-                f"Positions have batch size {batch}, got a tensor {tuple(x.shape)} for {name}."
-            )
-        if turned.cos.device != x.device:
-            raise ValueError(f"Positions must be on {x.device}, got {turned.cos.device}.")
-
-    def _rotary_part(self, x: Tensor) -> Tensor:
-        """The channels that turn, a view."""
-        start = 0 if self.rotary_side == "leading" else self.head_dim - self.rotary_dim
-        return x.narrow(-1, start, self.rotary_dim)
-
-    def _turned(self, x: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:
-        part = self._turned_part(self._rotary_part(x), turned, layout, inverse)
-        if self.rotary_dim == self.head_dim:
-            return part
-        rest = self.head_dim - self.rotary_dim
-        if self.rotary_side == "leading":
-            return torch.cat([part, x.narrow(-1, self.rotary_dim, rest)], -1)
-        return torch.cat([x.narrow(-1, 0, rest), part], -1)
-
-    def _turned_part(self, part: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:
-        wide = torch.float64 if part.dtype == torch.float64 else torch.float32
-        heads_axis = {"bhsd": 1, "bshd": 2, "thd": 2}[layout]
-        cos, sin = (t.to(wide).unsqueeze(heads_axis) for t in turned)
-        if layout == "thd":
-            cos, sin = cos[0], sin[0]
-        return turn(part.to(wide), cos, -sin if inverse else sin, self.pairing).to(part.dtype)
+from whereness.rotary.base import Rotary, Side
+from whereness.rotary.pairing import Pairing
+from whereness.rotary.scaling.spectrum import Scaling, Spectrum
 
 
 class RoPE(Rotary):
@@ -261,9 +39,16 @@ class RoPE(Rotary):
         pairing: "half" or "interleaved": which two channels form a pair.
         rotary_dim: channels that turn, even; None: all. The spectrum is that of this width.
         rotary_side: "leading" turns the first channels, "trailing" the last.
+        scaling: one of `wn.scaling`, for texts longer than those of the training. Where it depends
+            on the length of a sequence, `Where(lengths=...)` gives that length; without it, and
+            without a cache, it is the last position plus one.
+        compat: "huggingface" forms angles, cos and sin in float32 and turns in the dtype of the
+            input, bit for bit as Hugging Face's Llama does, errors included: at position 10^6
+            about 0.05. None: exact.
 
     Raises:
-        ValueError: an odd or too large width, options that do not exist.
+        ValueError: an odd or too large width, a scaling that does not fit, options that do not
+            exist.
 
     >>> rope = RoPE(4, pairing="interleaved")
     >>> rope.rotate(torch.tensor([[[[1.0, 2.0, 3.0, 4.0]]]]), torch.tensor([1])).round(decimals=4)
@@ -277,23 +62,101 @@ class RoPE(Rotary):
         pairing: Pairing = "half",
         rotary_dim: int | None = None,
         rotary_side: Side = "leading",
+        scaling: Scaling | None = None,
+        compat: Literal["huggingface"] | None = None,
     ) -> None:
         super().__init__(head_dim, pairing, rotary_dim, rotary_side)
         require_number("base", base, 0.0)
-        self.base = float(base)
-        self._frequencies = geometric(self.base, self.rotary_dim, self.rotary_dim // 2)
+        if scaling is not None and not isinstance(scaling, Scaling):
+            raise TypeError(f"scaling must be one of wn.scaling or None, got {scaling!r}.")
+        if compat is not None:
+            require_choice("compat", compat, ("huggingface",))
+        self.base, self.scaling, self.compat = float(base), scaling, compat
+        self._plain = Spectrum(self.base, self.rotary_dim)
+        self._frequencies = self._constants()
+        self.needs_lengths = scaling is not None and scaling.needs_lengths
+        self.norm_preserving = scaling is None or scaling.keeps_norms
 
     @property
     def frequencies(self) -> Tensor:
-        """Radians per token, (rotary_dim/2,), highest first, float64 on the CPU."""
+        """Radians per token, (rotary_dim/2,), highest first, float64 on the CPU.
+
+        Where they depend on the length of a sequence, those at the scaling's original_length.
+        """
         return torch.tensor(self._frequencies, dtype=torch.float64, device="cpu")
+
+    def frequencies_at(self, length: int) -> Tensor:
+        """The frequencies for sequences that reach `length` tokens, float64 on the CPU."""
+        length = require_int("length", length, 0, LARGEST_POSITION)
+        if self.scaling is None or not self.needs_lengths:
+            return self.frequencies
+        return self.scaling.frequencies(self._plain, self._length(length)).double()
 
     @property
     def amplitude(self) -> float:
-        """Factor on cos and sin; plain RoPE has 1."""
-        return 1.0
+        """Factor on cos and sin, at the scaling's original_length; plain RoPE has 1."""
+        return 1.0 if self.scaling is None else self.scaling.amplitude
 
-    def angles(self, positions: Shaped[Tensor, "..."]) -> Float[Tensor, "... P"]:
-        frequencies = constants(self._frequencies, positions.device)
+    def amplitude_at(self, length: int) -> float:
+        """The amplitude for sequences that reach `length` tokens."""
+        length = require_int("length", length, 0, LARGEST_POSITION)
+        return (
+            1.0 if self.scaling is None else float(self.scaling.amplitude_at(self._length(length)))
+        )
+
+    def logit_scale(self, head_dim: int) -> float:
+        return 1.0 if self.scaling is None else self.scaling.logit_scale
+
+    def angles(
+        self, positions: Shaped[Tensor, "..."], lengths: Tensor | None = None
+    ) -> Float[Tensor, "... P"]:
         # An elementwise product: a matrix product may be done in TF32.
-        return positions.to(torch.float64)[..., None] * frequencies
+        return self._coordinates(positions).to(self._dtype) * self._spectrum(
+            lengths, positions.device
+        )
+
+    def cos_sin(self, positions: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        cos, sin = super().cos_sin(positions, lengths)
+        if self.norm_preserving:
+            return cos, sin
+        assert self.scaling is not None
+        amplitude: Tensor | float = self.amplitude
+        if lengths is not None:
+            amplitude = self.scaling.amplitude_at(lengths.to(self._dtype))
+        if isinstance(amplitude, Tensor):
+            amplitude = amplitude[..., None, None]
+        return cos * amplitude, sin * amplitude
+
+    def _coordinates(self, positions: Tensor) -> Tensor:
+        """What each pair is turned by: positions (..., S[, n]) -> (..., S, P or 1)."""
+        return positions[..., None]
+
+    def _spectrum(self, lengths: Tensor | None, device: torch.device) -> Tensor:
+        """(P,), or (B or 1, S or 1, P) where it depends on lengths."""
+        if self.scaling is None or lengths is None or not self.needs_lengths:
+            return constants(self._frequencies, device).to(self._dtype)
+        return self.scaling.frequencies(self._plain, lengths.to(self._dtype))
+
+    def _constants(self) -> tuple[float, ...]:
+        if self.scaling is None and self.compat is None:
+            return geometric(self.base, self.rotary_dim, self.rotary_dim // 2)
+        if self.scaling is None:
+            found = self._plain.frequencies(self._length(1))
+        else:
+            self.scaling.require_fit(self._plain)
+            at = self._length(self.scaling.reference_length)
+            found = self.scaling.frequencies(self._plain, at)
+        frequencies = tuple(found.tolist())
+        if not math.isfinite(max(frequencies) * LARGEST_POSITION):
+            raise ValueError(f"base must be large enough for finite angles, got {self.base!r}.")
+        return frequencies
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.float64 if self.compat is None else torch.float32
+
+    def _length(self, length: int) -> Tensor:
+        return torch.tensor(length, dtype=torch.int64, device="cpu").to(self._dtype)
+
+    def _dtype_of_turning(self, dtype: torch.dtype) -> torch.dtype:
+        return dtype if self.compat is not None else super()._dtype_of_turning(dtype)

@@ -1,0 +1,288 @@
+"""Turning pairs of channels by position: what all encodings of door 3 that rotate have in common.
+
+A leaf gives the angle of every pair, or its cos and sin, at any position; this file puts them on
+queries and keys, in any layout, forward and back.
+
+Angles are formed in float64; cos and sin are within 2^-24 of exact for integer positions below
+2^24. Inputs are turned in float32 (float64 inputs in float64) and rounded once.
+
+Axes: B batch, H heads, S tokens, D head_dim, R rotary_dim, P = R/2 pairs. Units: positions in
+tokens (any real number), frequencies in radians per token.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from whereness.checks import (
+    require_bool,
+    require_choice,
+    require_floating,
+    require_int,
+    require_writable,
+)
+from whereness.encoding import At, Features, PositionalEncoding
+from whereness.rotary.lengths import lengths_of
+from whereness.rotary.pairing import PAIRINGS, Pairing, turn
+from whereness.where import Where, filled
+
+Layout = Literal["bhsd", "bshd", "thd"]
+Side = Literal["leading", "trailing"]
+HEADS_AXIS = {"bhsd": 1, "bshd": 2, "thd": 1}
+
+
+class Turn(NamedTuple):
+    """cos and sin of every token's angles, (B or 1, S, H or 1, P), float64; any factor on both."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+class Turns(NamedTuple):
+    """Turns of the queries and of the keys that have not been cached."""
+
+    queries: Turn
+    keys: Turn
+
+
+class Rotary(PositionalEncoding):
+    """Base of the encodings of door 3 that turn pairs of channels: a leaf gives `angles`.
+
+    A token without a place passes untouched.
+
+    Args:
+        head_dim: D, width of a query.
+        rotary_dim: R, channels that turn; the rest pass untouched.
+        rotary_side: "leading" turns the first R channels, "trailing" the last R.
+    """
+
+    relative = True
+    per_head: bool = False
+    """True: every head has angles of its own."""
+    head_dim: int  # type: ignore[bad-override-mutable-attribute]
+
+    def __init__(
+        self, head_dim: int, pairing: Pairing, rotary_dim: int | None, rotary_side: Side
+    ) -> None:
+        super().__init__()
+        head_dim = require_int("head_dim", head_dim, 1)
+        rotary_dim = head_dim if rotary_dim is None else require_int("rotary_dim", rotary_dim, 2)
+        if rotary_dim % 2:
+            raise ValueError(f"rotary_dim must be even, two channels a pair; got {rotary_dim}.")
+        if rotary_dim > head_dim:
+            raise ValueError(f"rotary_dim must fit head_dim={head_dim}, got {rotary_dim}.")
+        require_choice("pairing", pairing, PAIRINGS)
+        require_choice("rotary_side", rotary_side, ("leading", "trailing"))
+        self.head_dim, self.rotary_dim = head_dim, rotary_dim
+        self.pairing, self.rotary_side = pairing, rotary_side
+
+    @property
+    def frequencies(self) -> Tensor | tuple[Tensor, ...]:
+        """Radians per unit of position, float64 on the CPU."""
+        raise NotImplementedError
+
+    def angles(
+        self, positions: Shaped[Tensor, "..."], lengths: Tensor | None = None
+    ) -> Float[Tensor, "... P"]:
+        """Angle of every pair in radians, float64: positions (..., S[, n]) -> (..., S, P).
+
+        (..., S, H, P) where every head has its own. `lengths` (..., S or 1) are those that the
+        tokens' sequences will reach, for an encoding that needs them.
+        """
+        raise NotImplementedError
+
+    def cos_sin(self, positions: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """cos and sin of the angles, (..., S, H or 1, P), with any factor on them."""
+        angles = self.angles(positions, lengths)
+        angles = angles if self.per_head else angles.unsqueeze(-2)
+        return angles.cos(), angles.sin()
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        where: Where | At | Tensor | None = None,
+        *,
+        layout: Layout = "bhsd",
+    ) -> tuple[Tensor, Tensor]:
+        """q and k, turned; the inputs are not changed. The heads of q and k may differ in number.
+
+        Args:
+            q: (B, H, S, D), or (B, S, H, D) with layout="bshd", or (S, H, D) with "thd".
+            k: the same with T tokens.
+            where: positions (S,) or (B, S); a `wn.Where`, with k_positions if those of the keys
+                differ; or what `prepare` gave. Default: 0 .. S-1.
+
+        Raises:
+            TypeError: tensors that are not floating-point; half-precision positions.
+            ValueError: another width than head_dim, positions that do not fit the tokens.
+        """
+        at = self._located(where, {"q": q, "k": k}, layout)
+        turns = at.data
+        return (
+            self._turned(q, turns.queries, layout, False),
+            self._turned(k, turns.keys, layout, False),
+        )
+
+    def rotate(
+        self,
+        x: Tensor,
+        where: Where | At | Tensor | None = None,
+        *,
+        inverse: bool = False,
+        layout: Layout = "bhsd",
+    ) -> Tensor:
+        """x, turned by its positions as queries are, or back with `inverse`.
+
+        Arguments as for a call. `inverse` undoes any factor on cos and sin as well.
+        """
+        require_bool("inverse", inverse)
+        at = self._located(where, {"x": x}, layout)
+        return self._turned(x, at.data.queries, layout, inverse)
+
+    def rotate_(
+        self,
+        x: Tensor,
+        where: Where | At | Tensor | None = None,
+        *,
+        inverse: bool = False,
+        layout: Layout = "bhsd",
+    ) -> Tensor:
+        """The same in place; gives x back.
+
+        Raises:
+            ValueError: also an x that cannot be written: a leaf that requires a gradient or a view
+                of one outside of torch.no_grad(), what expand() made.
+        """
+        require_bool("inverse", inverse)
+        at = self._located(where, {"x": x}, layout)
+        require_writable("x", x)
+        part = self._rotary_part(x)
+        part.copy_(self._turned_part(part, at.data.queries, layout, inverse))
+        return x
+
+    def derived(self) -> dict[str, Tensor]:
+        # Plain and axial RoPE had these buffers elsewhere, under one of two names.
+        frequencies = self.frequencies
+        if isinstance(frequencies, tuple):
+            return {}
+        return dict.fromkeys(("inv_freq", "freqs"), frequencies)
+
+    def tables(self, where: Where) -> Turns:
+        of_queries, of_keys = lengths_of(where) if self.needs_lengths else (None, None)
+        queries = self._turn(where.positions, of_queries)
+        shared = where.k_positions is None
+        return Turns(queries, queries if shared else self._turn(where.new_keys, of_keys))
+
+    def queries_keys(
+        self, q: Tensor, k: Tensor, at: At, features: Features
+    ) -> tuple[Tensor, Tensor]:
+        turns = at.data
+        return (
+            self._turned(q, turns.queries, "bhsd", False),
+            self._turned(k, turns.keys, "bhsd", False),
+        )
+
+    def _turn(self, positions: Tensor, lengths: Tensor | None) -> Turn:
+        placed, absent = filled(positions, self.num_axes)
+        cos, sin = self.cos_sin(placed, lengths)
+        absent = absent[..., None, None]
+        return Turn(cos.masked_fill(absent, 1.0), sin.masked_fill(absent, 0.0))
+
+    def _located(
+        self, where: Where | At | Tensor | None, inputs: dict[str, Tensor], layout: Layout
+    ) -> At:
+        require_choice("layout", layout, ("bhsd", "bshd", "thd"))
+        lengths = [self._checked_length(name, x, layout) for name, x in inputs.items()]
+        if where is None:
+            if self.num_axes > 1:
+                raise ValueError(
+                    f"{type(self).__name__} needs positions (S, {self.num_axes}): "
+                    "wn.positions.grid() makes those of a grid."
+                )
+            if len(set(lengths)) > 1:
+                raise ValueError(
+                    f"{lengths[0]} queries and {lengths[1]} keys need positions: give "
+                    "where=Where(positions, k_positions)."
+                )
+            where = torch.arange(lengths[0], device=next(iter(inputs.values())).device)
+        if isinstance(where, Tensor):
+            where = Where(where, num_axes=self.num_axes)
+        if isinstance(where, Where) and self.takes_grid:
+            where = where.of_tokens(lengths[0], lengths[-1])
+        at = where if isinstance(where, At) else self.prepare(where)
+        if at.encoding is not self:
+            raise ValueError("These positions were prepared for another encoding.")
+        turns = (at.data.queries, at.data.keys)
+        for (name, x), turned, length in zip(inputs.items(), turns, lengths, strict=False):
+            _check_fit(name, x, turned, length, layout)
+        return at
+
+    def _checked_length(self, name: str, x: Tensor, layout: Layout) -> int:
+        require_floating(name, x)
+        axes = 3 if layout == "thd" else 4
+        if x.dim() != axes:
+            raise ValueError(f"Layout {layout!r} has {axes} axes, got {tuple(x.shape)} for {name}.")
+        if x.shape[-1] != self.head_dim:
+            raise ValueError(
+                f"{type(self).__name__} was built for head_dim={self.head_dim}, got "
+                f"{tuple(x.shape)} for {name}."
+            )
+        return x.shape[{"bhsd": 2, "bshd": 1, "thd": 0}[layout]]
+
+    def _rotary_part(self, x: Tensor) -> Tensor:
+        """The channels that turn, a view."""
+        start = 0 if self.rotary_side == "leading" else self.head_dim - self.rotary_dim
+        return x.narrow(-1, start, self.rotary_dim)
+
+    def _turned(self, x: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:
+        part = self._turned_part(self._rotary_part(x), turned, layout, inverse)
+        if self.rotary_dim == self.head_dim:
+            return part
+        rest = self.head_dim - self.rotary_dim
+        if self.rotary_side == "leading":
+            return torch.cat([part, x.narrow(-1, self.rotary_dim, rest)], -1)
+        return torch.cat([x.narrow(-1, 0, rest), part], -1)
+
+    def _turned_part(self, part: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:
+        cos, sin = turned
+        if inverse and not self.norm_preserving:
+            size = cos.square() + sin.square()
+            cos, sin = cos / size, sin / size
+        dtype = self._dtype_of_turning(part.dtype)
+        heads = part.shape[HEADS_AXIS[layout]]
+        cos, sin = (_laid_out(t.to(dtype), heads, layout) for t in (cos, sin))
+        return turn(part.to(dtype), cos, -sin if inverse else sin, self.pairing).to(part.dtype)
+
+    def _dtype_of_turning(self, dtype: torch.dtype) -> torch.dtype:
+        return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _check_fit(name: str, x: Tensor, turned: Turn, length: int, layout: Layout) -> None:
+    batch, tokens, heads = turned.cos.shape[:3]
+    if tokens != length:
+        raise ValueError(
+            f"Positions must match the tokens of {name}: needed {length}, got {tokens}."
+        )
+    if batch != 1 and (layout == "thd" or batch != x.shape[0]):
+        raise ValueError(
+            f"Positions have batch size {batch}, got a tensor {tuple(x.shape)} for {name}."
+        )
+    if x.shape[HEADS_AXIS[layout]] % heads:
+        raise ValueError(
+            f"{name} must have a multiple of the {heads} heads that turn differently, got "
+            f"{tuple(x.shape)}."
+        )
+    if turned.cos.device != x.device:
+        raise ValueError(f"Positions must be on {x.device}, got {turned.cos.device}.")
+
+
+def _laid_out(table: Tensor, heads: int, layout: Layout) -> Tensor:
+    """(B, S, H or 1, P) in the order of a tensor with `heads` heads; a group shares its table."""
+    if table.shape[2] not in (1, heads):
+        table = table.repeat_interleave(heads // table.shape[2], 2)
+    if layout == "thd":
+        return table[0]
+    return table.transpose(1, 2) if layout == "bhsd" else table
