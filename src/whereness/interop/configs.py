@@ -8,7 +8,7 @@ The specs are made without torch; `from_config` builds those of one layer.
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from whereness.interop import dialects, rope_keys
@@ -113,12 +113,14 @@ def from_config(
 
 def parts_of(source: Source) -> dict[str, Part]:
     """The parts of a model by name, the default one first."""
-    keys, own = dialects.translated(source)
-    if own is not None:
-        made = Part("", source.name, own, Reading(keys, own.defaults))
-        return {"": made}
     found: dict[str, Part] = {}
-    _collect(keys, source.weak, "", "", found)
+    other = dialects.translated(source)
+    if other is None:
+        _collect(source.keys, source.weak, "", "", found)
+    else:
+        _add(other.keys, frozenset(), "", other.name, other.family, found)
+        for part in found.values():
+            part.reading.notices.extend(other.notices)
     return found
 
 
@@ -291,7 +293,10 @@ def _made(part: Part, slot: Slot) -> Layer:
     why = part.family.refused_types.get(slot.type or "")
     if why and slot.positioned:
         return (Spec(REFUSED, (("why", f"{slot.type}: {why}"),)),)
-    return rotary_layer(part.reading, part.family, slot)
+    reading = part.reading
+    if slot.own:
+        reading = replace(reading, given={**reading.given, **dict(slot.own)})
+    return rotary_layer(reading, part.family, slot)
 
 
 def one_layer(layers: Layers, layer: int | None) -> Layer:

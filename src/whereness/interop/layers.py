@@ -4,14 +4,26 @@ Schedules come in five forms: a list of layer types, a period, a list of flags, 
 layers without position, and a list of bases. `Slot` says what one layer gets out of them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from whereness.interop.families import Family
-from whereness.interop.keys import MOST_LAYERS, Reading, boolean, integer, listed, number, string
+from whereness.interop.keys import (
+    MOST_LAYERS,
+    Reading,
+    boolean,
+    integer,
+    listed,
+    mapping,
+    number,
+    shown,
+    string,
+)
 
 WITHOUT_ATTENTION = ("conv", "linear_attention", "mamba2", "mlp", "moe", "recurrent")
 """Layer types that have no attention, so no position."""
+PER_LAYER = "per_layer_config"
 SAME_TYPE = {
     "attention": "full_attention",
     "mamba": "linear_attention",
@@ -31,6 +43,8 @@ class Slot:
     """Its own base, where the config lists one a layer."""
     scaled: bool = True
     """Whether the rope scaling reaches it."""
+    own: tuple[tuple[str, Any], ...] = ()
+    """Keys of its own (`per_layer_config`), which hide those of the config."""
 
 
 def slots(reading: Reading, family: Family) -> tuple[Slot, ...] | None:
@@ -46,6 +60,7 @@ def slots(reading: Reading, family: Family) -> tuple[Slot, ...] | None:
     flags = _flags(reading, family, count)
     bases = _bases(reading, family, count)
     scaled = _scaled(reading, family, count)
+    own = _own(reading)
     silent = family.nope_types
     if family.nope_unless and not reading.get(family.nope_unless):
         silent = ()
@@ -55,8 +70,26 @@ def slots(reading: Reading, family: Family) -> tuple[Slot, ...] | None:
         base = bases[i] if bases else None
         quiet = type_ in silent and not _forced(reading, family, i)
         positioned = flags[i] and type_ not in WITHOUT_ATTENTION and not quiet
-        found.append(Slot(type_, positioned and not (bases and base is None), base, scaled[i]))
+        positioned = positioned and not (bases and base is None)
+        found.append(Slot(type_, positioned, base, scaled[i], own.get(i, ())))
     return tuple(found)
+
+
+def _own(reading: Reading) -> dict[int, tuple[tuple[str, Any], ...]]:
+    """The plain values of each layer's own keys."""
+    given = reading.get(PER_LAYER)
+    if given is None:
+        return {}
+    found, name = {}, reading.name(PER_LAYER)
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{name} must be an object with an entry a layer, got {shown(given)}.")
+    for key, inner in given.items():
+        number_ = int(key) if isinstance(key, str) and key.isdecimal() and len(key) < 8 else key
+        if isinstance(number_, int):
+            keys = mapping(f"{name}.{number_}", inner)
+            plain = {k: v for k, v in keys.items() if v is None or isinstance(v, (int, float, str))}
+            found[number_] = tuple(plain.items())
+    return found
 
 
 def _forced(reading: Reading, family: Family, layer: int) -> bool:

@@ -16,7 +16,7 @@ from whereness.interop.keys import (
     number,
     shown,
 )
-from whereness.interop.layers import SAME_TYPE, Slot
+from whereness.interop.layers import PER_LAYER, SAME_TYPE, Slot
 from whereness.interop.scalings import Rope, scaling_of
 from whereness.interop.specs import NOPE, Layer, Spec, spec
 from whereness.interop.temperatures import temperature_of
@@ -80,9 +80,10 @@ def _rope(reading: Reading, family: Family, slot: Slot, rule: Rule) -> Spec:
     kind = rope_keys.rope_type(family, rule.name, rule.keys)
     rope_keys.checked(reading, family, rule.name, rule.keys, kind)
     _no_misspelling(reading, family)
-    head_dim = reading.needed(
-        "the width of a head", family.head_dims.get(slot.type or "", family.head_dim), LARGEST_WIDTH
-    )
+    widths = family.head_dims.get(slot.type or "", family.head_dim)
+    if reading.get(PER_LAYER) is not None:  # which has them already
+        widths = family.head_dim
+    head_dim = reading.needed("the width of a head", widths, LARGEST_WIDTH)
     rotary_dim = reading.whole(family.rotary_dim, LARGEST_WIDTH)
     fraction = 1.0
     if rotary_dim is None:

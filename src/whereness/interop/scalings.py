@@ -177,6 +177,8 @@ def _yarn_amplitude(rope: Rope, factor: float) -> dict[str, Any]:
 def _mscales(
     rope: Rope, factor: float, mscale: float | None, all_dim: float | None
 ) -> dict[str, Any]:
+    if rope.family.yarn == "megatron":
+        return {"school": "deepseek", "mscale": mscale, "mscale_all_dim": all_dim}
     both = bool(mscale) and bool(all_dim)
     if (mscale is not None or all_dim is not None) and not both:
         deepseek = _m(factor, mscale or 1.0) / _m(factor, all_dim or 0.0)

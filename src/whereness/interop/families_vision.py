@@ -1,5 +1,0 @@
-"""Families of vision, audio and multimodal models."""
-
-from whereness.interop.families import Families
-
-FAMILIES: Families = {}

@@ -1,0 +1,189 @@
+"""GGUF metadata in Hugging Face's keys.
+
+The pairing is that of llama.cpp's code for the architecture, not of the model's first code: the
+converter permutes Llama's rows, so that its pairs are interleaved there.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from whereness.interop.families import Family
+from whereness.interop.gguf_architectures import (
+    CONSTANTS,
+    HALF,
+    INTERLEAVED,
+    MIXED,
+    MULTIMODAL,
+    OTHERS,
+    SCHEDULES,
+    TRAILING,
+)
+from whereness.interop.keys import listed, nearest, number, shown, string
+
+NAMES = {
+    "attention.head_count": "num_attention_heads",
+    "attention.key_length": "head_dim",
+    "attention.max_alibi_bias": "alibi_bias_max",
+    "attention.relative_buckets_count": "relative_attention_num_buckets",
+    "attention.sliding_window": "sliding_window",
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "rope.dimension_count": "rotary_dim",
+    "rope.dimension_sections": "mrope_section",
+    "rope.freq_base": "rope_theta",
+    "rope.freq_base_swa": "rope_local_base_freq",
+}
+SCALING = {
+    "rope.scaling.factor": "factor",
+    "rope.scaling.original_context_length": "original_max_position_embeddings",
+    "rope.scaling.yarn_attn_factor": "attn_factor",
+    "rope.scaling.attn_factor": "attn_factor",
+    "rope.scaling.yarn_beta_fast": "beta_fast",
+    "rope.scaling.yarn_beta_slow": "beta_slow",
+    "rope.scaling.yarn_ext_factor": "extrapolation_factor",
+}
+IN_CODE = (
+    "rope.scale_linear",
+    "rope.scaling.alpha",
+    "rope.scaling.finetuned",
+    "rope.scaling.type",
+    "rope.scaling.yarn_log_multiplier",
+)
+WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Tensors that divide the frequencies: Llama 3's scaling and LongRoPE are there, in no key."""
+
+
+def translated(
+    metadata: Mapping[str, Any], tensors: frozenset[str] | None
+) -> tuple[str, dict[str, Any], Family, tuple[str, ...]]:
+    """(architecture, keys, family, notices) of a file's metadata.
+
+    Raises:
+        ValueError: an architecture or a rope key that is not known, factors that are weights.
+    """
+    arch = string("general.architecture", metadata["general.architecture"])
+    known = INTERLEAVED | HALF | MULTIMODAL.keys() | OTHERS.keys()
+    if arch not in known:
+        raise ValueError(f"The GGUF architecture {shown(arch)} is not known.{nearest(arch, known)}")
+    if arch in MIXED:
+        raise ValueError(
+            f"The GGUF architecture {arch!r} has layers without rotary positions, and its metadata "
+            "do not say which: read the model's config.json."
+        )
+    keys = {k[len(arch) + 1 :]: v for k, v in metadata.items() if k.startswith(f"{arch}.")}
+    _no_unknown(arch, keys)
+    ours = {new: keys[old] for old, new in NAMES.items() if keys.get(old) is not None}
+    if keys.get("attention.key_length_mla") is not None:
+        ours["head_dim"] = keys["attention.key_length_mla"]
+    if isinstance(ours.get("num_attention_heads"), list):
+        _same_heads(arch, ours)
+    if arch in OTHERS:
+        return f"GGUF {arch}", ours, _other(arch), ()
+    ours["rope_parameters"] = _scaling(arch, keys)
+    notices = _of_weights(arch, tensors)
+    return f"GGUF {arch}", ours, _family(arch), notices
+
+
+def _family(arch: str) -> Family:
+    rotary = {
+        "head_dim": ("head_dim", "hidden_size//num_attention_heads"),
+        "rotary_dim": ("rotary_dim",),
+        "side": "trailing" if arch in TRAILING else "leading",
+        "pairing": "interleaved" if arch in INTERLEAVED else "half",
+        "yarn": "deepseek" if arch == "deepseek2" else "huggingface",
+        "defaults": {"rope_theta": 10_000.0, **CONSTANTS.get(arch, {})},
+        "num_layers": ("num_hidden_layers",),
+        **SCHEDULES.get(arch, {}),
+    }
+    if arch in MULTIMODAL:
+        rotary |= {"kind": "multimodal", "sections": ("mrope_section",), "order": MULTIMODAL[arch]}
+    return Family(**rotary)
+
+
+def _other(arch: str) -> Family:
+    return Family(
+        kind=OTHERS[arch],
+        defaults={"relative_attention_max_distance": 128},
+        bias_max=("alibi_bias_max",),
+        decoder=Family(
+            kind="t5", bidirectional=False, defaults={"relative_attention_max_distance": 128}
+        )
+        if arch == "t5"
+        else None,
+    )
+
+
+def _no_unknown(arch: str, keys: Mapping[str, Any]) -> None:
+    known = {*NAMES, *SCALING, *IN_CODE}
+    for key in keys:
+        if key.startswith("rope.") and key not in known:
+            raise ValueError(f"{arch}.{key[:60]} is an unknown key.{nearest(key, known)}")
+
+
+def _same_heads(arch: str, ours: dict[str, Any]) -> None:
+    heads = listed(f"{arch}.attention.head_count", ours["num_attention_heads"])
+    if len(set(map(str, heads))) == 1:
+        ours["num_attention_heads"] = heads[0]
+    elif "head_dim" in ours:
+        del ours["num_attention_heads"]
+    else:
+        raise ValueError(
+            f"{arch}.attention.head_count differs between layers, and no "
+            f"{arch}.attention.key_length gives the width of a head."
+        )
+
+
+def _scaling(arch: str, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The rope dict; empty where nothing scales."""
+    kind = string(f"{arch}.rope.scaling.type", keys.get("rope.scaling.type") or "linear")
+    rope = {new: keys[old] for old, new in SCALING.items() if keys.get(old) is not None}
+    if keys.get("rope.scaling.alpha"):
+        return {"rope_type": "dynamic", "alpha": keys["rope.scaling.alpha"]}
+    if kind == "longrope":
+        raise ValueError(
+            f"{arch}.rope.scaling.type is 'longrope': its factors are weights of the file, which "
+            "are not read. Read the model's config.json."
+        )
+    if kind == "none":
+        return {}
+    if kind == "linear":
+        factor = rope.get("factor", keys.get("rope.scale_linear"))
+        if factor in (None, 0, 1):
+            return {}
+        return {"rope_type": "linear", "factor": factor}
+    if kind != "yarn":
+        raise ValueError(
+            f"{arch}.rope.scaling.type must be none, linear, yarn or longrope, got {kind!r}."
+        )
+    if arch == "deepseek2":
+        return _latent_yarn(arch, keys, rope)
+    return {"rope_type": "yarn", **rope}
+
+
+def _latent_yarn(arch: str, keys: Mapping[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
+    """DeepSeek's: the metadata hold a tenth of mscale_all_dim, cos and sin keep amplitude 1."""
+    name = "rope.scaling.yarn_log_multiplier"
+    tenth = number(f"{arch}.{name}", keys.get(name, 0.0))
+    rope.pop("attn_factor", None)
+    if not tenth:
+        return {"rope_type": "yarn", **rope, "attention_factor": 1.0}
+    # Files hold float32: 0.1 comes back as 0.10000000149.
+    mscale = round(tenth * 10, 6)
+    return {"rope_type": "yarn", **rope, "mscale": mscale, "mscale_all_dim": mscale}
+
+
+def _of_weights(arch: str, tensors: frozenset[str] | None) -> tuple[str, ...]:
+    if tensors is None:
+        text = (
+            f"GGUF metadata of {arch!r} without the file's tensors: if it has rope_freqs.weight, "
+            "that scales the frequencies as well."
+        )
+        return (text,)
+    for name in WEIGHTS:
+        if name in tensors or any(each.endswith(f".{name}") for each in tensors):
+            raise ValueError(
+                f"The file has the tensor {name}, which scales the frequencies: weights are not "
+                "read. Read the model's config.json."
+            )
+    return ()
