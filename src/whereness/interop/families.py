@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal[
-    "rope", "axial", "multimodal", "learned", "sinusoidal", "t5", "alibi", "shaw", "none"
+    "rope", "axial", "multimodal", "dinov3", "learned", "sinusoidal", "t5", "alibi", "shaw", "none"
 ]
 Keys = tuple[str, ...]
 """Where a number stands: the first alternative whose keys are all there. An alternative is a sum of
@@ -50,8 +50,9 @@ class Family:
     # Frequencies
     base: Keys = ("rope_theta",)
     """Top-level keys of the base, beside the nested `rope_theta`."""
-    yarn: Literal["huggingface", "deepseek"] = "huggingface"
-    """deepseek: m(mscale_all_dim)^2 is folded into the softmax scale."""
+    yarn: Literal["huggingface", "deepseek", "megatron"] = "huggingface"
+    """deepseek: m(mscale_all_dim)^2 is folded into the softmax scale. megatron: m(mscale) over
+    m(mscale_all_dim) whatever they are, also where they are 0."""
     rope_keys: tuple[str, ...] = ()
     """Further keys that the family knows in its rope dict: "mrope_section", "alpha", ..."""
     sections: Keys = ()
@@ -178,9 +179,23 @@ def family(model_type: str) -> Family | None:
 def families() -> Families:
     """All families by model_type."""
     if not _JOINED.found:
-        from whereness.interop import families_text, families_vision
+        from whereness.interop import (
+            families_composite,
+            families_latent,
+            families_layered,
+            families_multimodal,
+            families_tables,
+            families_text,
+        )
 
-        for table in (families_text.FAMILIES, families_vision.FAMILIES):
+        for table in (
+            families_text.FAMILIES,
+            families_layered.FAMILIES,
+            families_composite.FAMILIES,
+            families_latent.FAMILIES,
+            families_multimodal.FAMILIES,
+            families_tables.FAMILIES,
+        ):
             twice = table.keys() & _JOINED.found.keys()
             assert not twice, twice
             _JOINED.found.update(table)
