@@ -103,13 +103,16 @@ def _rope(reading: Reading, family: Family, slot: Slot, rule: Rule) -> Spec:
     if family.reversed:
         raise ValueError("The pairs of this family turn by -position: no encoding says that yet.")
     if family.kind == "axial":
+        if options["scaling"] is not None:
+            raise ValueError(f"{rule.name}: rope_type {kind!r} is for one axis, and this has more.")
         return spec("AxialRoPE", **options, **family.options)
     if family.kind == "multimodal":
         sections = _sections(reading, family, rule)
         if sections is not None:
             options |= {"sections": sections, "order": _order(family, rule)}
             return spec("MultimodalRoPE", **options, **family.options)
-    return spec("RoPE", **options, **({} if family.kind == "multimodal" else family.options))
+    extra = {} if family.kind == "multimodal" else family.options
+    return spec("LeRoPE" if family.learned else "RoPE", **options, **extra)
 
 
 def _base(reading: Reading, family: Family, slot: Slot, rule: Rule) -> float:

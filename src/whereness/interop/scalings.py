@@ -163,38 +163,37 @@ def _yarn_amplitude(rope: Rope, factor: float) -> dict[str, Any]:
             "Face does not read it."
         )
         given = extra * _m(factor, 1.0)
-    if given is not None:
-        if mscale is not None or all_dim is not None:
-            rope.reading.notice(
-                f"{rope.path}: attention_factor replaces the amplitude, so mscale has no effect "
-                "on cos and sin."
-            )
-        if not (rope.family.yarn == "deepseek" and all_dim):
-            return {"school": "huggingface", "attention_factor": given}
-    return {"attention_factor": given, **_mscales(rope, factor, mscale, all_dim)}
-
-
-def _mscales(
-    rope: Rope, factor: float, mscale: float | None, all_dim: float | None
-) -> dict[str, Any]:
-    if rope.family.yarn == "megatron":
-        return {"school": "deepseek", "mscale": mscale, "mscale_all_dim": all_dim}
-    both = bool(mscale) and bool(all_dim)
-    if (mscale is not None or all_dim is not None) and not both:
-        deepseek = _m(factor, mscale or 1.0) / _m(factor, all_dim or 0.0)
+    if given is not None and (mscale is not None or all_dim is not None):
         rope.reading.notice(
-            f"{rope.path}: mscale = {shown(mscale)} and mscale_all_dim = {shown(all_dim)}. Hugging "
-            f"Face drops both unless both are above 0: amplitude {_m(factor, 1.0):.4f}; DeepSeek's "
-            f"and Megatron's code give {deepseek:.4f}. Hugging Face's is used."
+            f"{rope.path}: attention_factor replaces the amplitude, so mscale has no effect on "
+            "cos and sin."
         )
-        if rope.family.yarn == "deepseek" and all_dim:
-            raise ValueError(
-                f"{rope.name('mscale')} is missing beside mscale_all_dim = {all_dim:g}: the two "
-                "schools of this model's code differ by more than a factor. Give both."
-            )
-    folded = rope.family.yarn == "deepseek" and both
-    school = "deepseek" if folded else "huggingface"
-    return {"school": school, "mscale": mscale, "mscale_all_dim": all_dim}
+    if rope.family.yarn == "megatron":
+        school = {"school": "deepseek", "mscale": mscale, "mscale_all_dim": all_dim}
+        return {"attention_factor": given, **school}
+    if given is None:
+        _tell_mscales(rope, factor, mscale, all_dim)
+    if rope.family.yarn == "deepseek" and all_dim is not None:
+        school = {"school": "huggingface", "mscale": mscale, "mscale_all_dim": all_dim}
+        return {"attention_factor": given, **school}
+    if given is None and mscale and all_dim:  # without the factor on logits, as most models
+        given = _m(factor, mscale) / _m(factor, all_dim)
+    return {"attention_factor": given}
+
+
+def _tell_mscales(rope: Rope, factor: float, mscale: float | None, all_dim: float | None) -> None:
+    if (mscale is None and all_dim is None) or (mscale and all_dim):
+        return
+    other = _m(factor, 1.0 if mscale is None else mscale) / _m(factor, all_dim or 0.0)
+    rope.reading.notice(
+        f"{rope.path}: mscale is {_known(mscale)} and mscale_all_dim is {_known(all_dim)}. Hugging "
+        f"Face reads them only if both are above 0, and has the amplitude {_m(factor, 1.0):.4f}, "
+        f"which is used; DeepSeek's and Megatron's code have {other:.4f}."
+    )
+
+
+def _known(value: float | None) -> str:
+    return "missing" if value is None else f"{value:g}"
 
 
 def _m(factor: float, mscale: float) -> float:

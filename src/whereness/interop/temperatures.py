@@ -30,9 +30,9 @@ def _llama4(reading: Reading, _rope: Mapping[str, Any]) -> Layer:
     return (
         spec(
             "Temperature",
-            school="llama4",
-            floor=_whole(reading, "floor_scale"),
             scale=_real(reading, "attn_scale"),
+            floor=_whole(reading, "floor_scale"),
+            school="llama4",
         ),
     )
 
@@ -43,13 +43,13 @@ def _ministral3(reading: Reading, rope: Mapping[str, Any]) -> Layer:
         return ()
     original = rope.get("original_max_position_embeddings")
     if original is None:
-        original = _whole(reading, "max_position_embeddings")
+        original = reading.needed("the temperature's length", ("max_position_embeddings",))
     return (
         spec(
             "Temperature",
+            scale=number(reading.name("llama_4_scaling_beta"), beta),
+            floor=float(integer(reading.name("original_max_position_embeddings"), original)),
             school="ministral3",
-            beta=number(reading.name("llama_4_scaling_beta"), beta),
-            original_length=integer(reading.name("original_max_position_embeddings"), original),
         ),
     )
 
@@ -58,15 +58,15 @@ def _inkling(reading: Reading, _rope: Mapping[str, Any]) -> Layer:
     return (
         spec(
             "Temperature",
-            school="inkling",
+            scale=_real(reading, "log_scaling_alpha"),
             floor=_whole(reading, "log_scaling_n_floor"),
-            alpha=_real(reading, "log_scaling_alpha"),
+            school="inkling",
         ),
     )
 
 
-def _whole(reading: Reading, key: str) -> int:
-    return reading.needed("the temperature's length", (key,))
+def _whole(reading: Reading, key: str) -> float:
+    return float(reading.needed("the temperature's length", (key,)))
 
 
 def _real(reading: Reading, key: str) -> float:
