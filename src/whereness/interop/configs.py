@@ -226,7 +226,7 @@ def _unknown(keys: Mapping[str, Any], weak: frozenset[str], path: str, model_typ
     if opened:
         why = f"and its {opened[0]} means what its code makes of it."
         plain = Family(refused=f"is not a known family,{near and ' ' + near.strip()} {why}")
-    elif not complete(reading):
+    elif not _complete(reading):
         plain = Family(
             refused=f"is not a known family.{near} Its keys alone do not say its positions: that "
             "takes a base (rope_theta) and a width (head_dim, or hidden_size and "
@@ -238,6 +238,13 @@ def _unknown(keys: Mapping[str, Any], weak: frozenset[str], path: str, model_typ
             "pairing."
         )
     return Part(path, model_type, plain, reading)
+
+
+def _complete(reading: Reading) -> bool:
+    try:
+        return complete(reading)
+    except (TypeError, ValueError):  # a key that means something else in that model
+        return False
 
 
 def _join(path: str, name: str) -> str:

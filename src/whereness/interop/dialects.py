@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whereness.interop import gguf_keys
-from whereness.interop.families import Family
+from whereness.interop.families import Family, Kind
 from whereness.interop.files import Source
 from whereness.interop.keys import boolean, integer, listed, number, string
 
@@ -89,7 +89,7 @@ def _megatron(keys: dict[str, Any]) -> Translated:
     kind = string("position_embedding_type", keys.get("position_embedding_type") or default)
     if latent and kind == "rope":
         kind = string("rope_type", keys.get("rope_type") or "yarn")
-    others = {"learned_absolute": "learned", "none": "none", "relative": "t5"}
+    others: dict[str, Kind] = {"learned_absolute": "learned", "none": "none", "relative": "t5"}
     if kind in others:
         return Translated("Megatron", ours, Family(kind=others[kind]))
     if kind not in ("rope", "mrope", "yarn"):

@@ -5,6 +5,8 @@ Source: llama.cpp, src/llama-model.cpp, `llama_model_rope_type` and `load_hparam
 
 from typing import Any
 
+from whereness.interop.families import Kind
+
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -28,7 +30,7 @@ MULTIMODAL = {
     "qwen3vl": "interleaved",
     "qwen3vlmoe": "interleaved",
 }
-OTHERS = {
+OTHERS: dict[str, Kind] = {
     "bert": "learned",
     "bloom": "alibi",
     "gpt2": "learned",

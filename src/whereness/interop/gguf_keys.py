@@ -86,7 +86,7 @@ def translated(
 
 
 def _family(arch: str) -> Family:
-    rotary = {
+    rotary: dict[str, Any] = {
         "head_dim": ("head_dim", "hidden_size//num_attention_heads"),
         "rotary_dim": ("rotary_dim",),
         "side": "trailing" if arch in TRAILING else "leading",

@@ -111,12 +111,25 @@ class Reading:
         return self.prefix + key
 
     def get(self, key: str) -> Any:
-        """The value given, or the class default; None where there is none."""
-        return self.given[key] if key in self.given else self.defaults.get(key)
+        """The value given, or the class default; None where there is none. "a.b" is b within a."""
+        *outer, last = key.split(".")
+        found = self._within(outer)
+        return found[last] if last in found else self.defaults.get(key)
 
     def explicit(self, key: str) -> Any:
         """The value given by the user; None where it is missing or only a default."""
-        return None if key in self.weak else self.given.get(key)
+        *outer, last = key.split(".")
+        return None if key in self.weak else self._within(outer).get(last)
+
+    def _within(self, path: list[str]) -> Mapping[str, Any]:
+        found: Any = self.given
+        for word in path:
+            found = found.get(word)
+            if found is None:
+                return {}
+            if not isinstance(found, Mapping):
+                raise TypeError(f"{self.name(word)} must be an object, got {shown(found)}.")
+        return found
 
     def notice(self, text: str) -> None:
         """Keep a notice, once."""

@@ -66,7 +66,7 @@ OPTIONS: dict[str, frozenset[str]] = {
 
 EVERYWHERE = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 SECTIONS = frozenset({"mrope_section", "mrope_interleaved"})
-HARMLESS = frozenset({"finetuned"})
+HARMLESS = frozenset({"finetuned", "max_position_embeddings"})
 """Known, and without effect on any number."""
 KNOWN = frozenset().union(*OPTIONS.values()) | EVERYWHERE | SECTIONS | HARMLESS
 

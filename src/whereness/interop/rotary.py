@@ -62,9 +62,10 @@ def rule_of(reading: Reading, family: Family, slot: Slot) -> Rule | None:
             f"{'the layers, which have no type' if label is None else repr(label)}; it has "
             f"{', '.join(sorted(map(repr, rope)))}."
         )
-    if rope[label] is None:
+    own = rope[label]
+    if own is None:
         return None
-    keys = dict(rope[label])
+    keys = dict(own)
     top = rope.get("truncate")
     if "truncate" in keys and top != keys["truncate"]:
         reading.notice(
@@ -92,9 +93,12 @@ def _rope(reading: Reading, family: Family, slot: Slot, rule: Rule) -> Spec:
     if rotary_dim > head_dim:
         raise ValueError(f"{family.rotary_dim[0]} = {rotary_dim} is wider than a head, {head_dim}.")
     rope = Rope(reading, family, rule.name, rule.keys, rotary_dim // 2)
+    base = _base(reading, family, slot, rule)
+    if rotary_dim % 2 and kind == "default" and family.kind == "rope":
+        rotary_dim, base = _even(reading, rotary_dim, head_dim, base)
     options: dict[str, Any] = {
         "head_dim": head_dim,
-        "base": _base(reading, family, slot, rule),
+        "base": base,
         "pairing": _pairing(reading, family),
         "rotary_dim": rotary_dim if rotary_dim != head_dim else None,
         "rotary_side": "trailing" if family.side == "trailing" else None,
@@ -102,10 +106,11 @@ def _rope(reading: Reading, family: Family, slot: Slot, rule: Rule) -> Spec:
     }
     if family.reversed:
         raise ValueError("The pairs of this family turn by -position: no encoding says that yet.")
-    if family.kind == "axial":
+    if family.kind in ("axial", "dinov3"):
         if options["scaling"] is not None:
             raise ValueError(f"{rule.name}: rope_type {kind!r} is for one axis, and this has more.")
-        return spec("AxialRoPE", **options, **family.options)
+        kind = "AxialRoPE" if family.kind == "axial" else "DINOv3RoPE"
+        return spec(kind, **options, **family.options)
     if family.kind == "multimodal":
         sections = _sections(reading, family, rule)
         if sections is not None:
@@ -113,6 +118,17 @@ def _rope(reading: Reading, family: Family, slot: Slot, rule: Rule) -> Spec:
             return spec("MultimodalRoPE", **options, **family.options)
     extra = {} if family.kind == "multimodal" else family.options
     return spec("LeRoPE" if family.learned else "RoPE", **options, **extra)
+
+
+def _even(reading: Reading, odd: int, head_dim: int, base: float) -> tuple[int, float]:
+    """An even width and a base with the spectrum of the odd width: b^(-2k/d) = B^(-2k/(d+1))."""
+    if odd == head_dim:
+        raise ValueError(f"{reading.name('head_dim')} = {odd} is odd: channels turn in pairs.")
+    reading.notice(
+        f"{odd} of {head_dim} channels turn, an odd number: Hugging Face turns {odd + 1} with the "
+        f"spectrum of {odd}, which is that of {odd + 1} with the base {base:g}^({odd + 1}/{odd})."
+    )
+    return odd + 1, base ** ((odd + 1) / odd)
 
 
 def _base(reading: Reading, family: Family, slot: Slot, rule: Rule) -> float:
