@@ -21,6 +21,7 @@ from whereness.cli.usage import parse, unknown
 COMMANDS = {
     "compare": "train small models with each encoding on your text and compare them",
     "env": "versions, processors and installed optional parts",
+    "explain": "what a model's config makes each layer do, in words and numbers",
     "measure": "measure the properties of encodings",
     "story": "from attention without order to rotary encoding, step by step, in numbers",
 }

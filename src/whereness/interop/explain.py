@@ -1,6 +1,228 @@
 """What a config, or an encoding, makes each layer do, in words and numbers."""
 
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-def explain(config: object) -> str:
-    """To come."""
-    raise NotImplementedError
+from whereness.encoding import PositionalEncoding, as_encoding
+from whereness.interop.configs import REFUSED, Layers, Part, chosen, layers_of, numbers, parts_of
+from whereness.interop.facts import Facts, facts
+from whereness.interop.files import read
+from whereness.interop.keys import shown
+from whereness.interop.quarrels import quarrels
+from whereness.interop.specs import Layer, build
+
+WIDTH = 92
+LABEL = 14
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that do the same."""
+
+    layers: tuple[int, ...]
+    facts: tuple[Facts, ...]
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is told of one part of a model."""
+
+    name: str
+    model_type: str
+    num_layers: int | None
+    length: int | None
+    groups: tuple[Group, ...] = ()
+    notes: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    quarrels: tuple[str, ...] = ()
+    refused: str = ""
+
+
+def explain(config: object, layer: int | None = None, part: str | None = None) -> str:
+    """What a model's config, or an encoding, makes each layer do, in words and numbers.
+
+    Width, pairing, base, scaling, the shortest and longest wavelength, how many pairs complete no
+    turn in the length of training, amplitude; then what had to be assumed, and where libraries are
+    known to read these keys differently. Nothing is warned about: all is in the text.
+
+    Args:
+        config: what `from_config` takes, or an encoding, or a list of them.
+        layer, part: tell of these alone.
+
+    Raises:
+        ValueError, TypeError, OSError: as `from_config`; of several parts, if none can be told.
+    """
+    if isinstance(config, (PositionalEncoding, list, tuple)):
+        group = _of_encodings(config)
+        differ = quarrels(_numbers([group]), None, nested=False)
+        return "\n".join([_render_group(group), *_section("Where libraries differ", differ)])
+    return render(tell(config, layer, part))
+
+
+def tell(config: object, layer: int | None = None, part: str | None = None) -> list[Told]:
+    """The same as data, a part of the model each."""
+    parts = parts_of(read(config))
+    if part is not None or len(parts) == 1:
+        return [_told(chosen(parts, part), layer)]
+    found: list[Told] = []
+    problems: list[Exception] = []
+    for each in parts.values():
+        try:
+            found.append(_told(each, layer))
+        except (ValueError, TypeError) as error:
+            problems.append(error)
+            found.append(Told(each.name, each.model_type, None, None, refused=str(error)))
+    if len(problems) == len(found):
+        raise problems[0]
+    return found
+
+
+def _told(part: Part, layer: int | None) -> Told:
+    layers = layers_of(part)
+    groups = layers.groups()
+    if layer is not None:
+        groups = {made: where for made, where in groups.items() if _has(layers, where, layer)}
+    if not groups:
+        raise ValueError(f"layer must be in 0 .. {len(layers.each) - 1}, got {shown(layer)}.")
+    told = tuple(_group(made, where, layers) for made, where in groups.items())
+    nested = "rope_theta" in str(part.reading.given.get("rope_parameters"))
+    return Told(
+        part.name,
+        part.model_type,
+        len(layers.each) if layers.counted else None,
+        layers.length,
+        told,
+        part.family.notes,
+        layers.notices,
+        tuple(quarrels(_numbers(told), layers.length, nested=nested)),
+    )
+
+
+def _numbers(groups: Iterable[Group]) -> Iterator[dict[str, Any]]:
+    return (each.numbers for group in groups for each in group.facts)
+
+
+def _has(layers: Layers, where: list[int], layer: int) -> bool:
+    if isinstance(layer, bool) or not isinstance(layer, int):
+        raise TypeError(f"layer must be an int or None, got {shown(layer)}.")
+    return layer in where if layers.counted else layer >= 0
+
+
+def _group(made: Layer, where: Sequence[int], layers: Layers) -> Group:
+    for each in made:
+        if each.kind == REFUSED:
+            return Group(tuple(where), (), str(each.get("why")))
+    return Group(tuple(where), tuple(facts(_light(each), layers.length) for each in made))
+
+
+def _light(made: Any) -> PositionalEncoding:
+    """The encoding without memory for its tables, which nothing here reads."""
+    import torch
+
+    with torch.device("meta"):
+        return build(made)
+
+
+def _of_encodings(encodings: Any) -> Group:
+    members = as_encoding(encodings).members()
+    return Group((), tuple(facts(each) for each in members))
+
+
+# Text
+
+
+def render(parts: Iterable[Told]) -> str:
+    """The text of these parts; where libraries differ is said once, at the end."""
+    told = list(parts)
+    differ = dict.fromkeys(quarrel for part in told for quarrel in part.quarrels)
+    texts = ["\n".join(_render(part)) for part in told]
+    return "\n".join(["\n\n".join(texts), *_section("Where libraries differ", differ)])
+
+
+def _render(part: Told) -> list[str]:
+    what = part.model_type or "model"
+    title = f"{part.name} ({what})" if part.name else what
+    if part.refused:
+        return [title, *_wrapped(part.refused, "  ")]
+    sizes = []
+    if part.num_layers is not None:
+        sizes.append(f"{part.num_layers:,} layers")
+    if part.length is not None:
+        sizes.append(f"{part.length:,} positions")
+    lines = [f"{title}: {', '.join(sizes)}" if sizes else title]
+    for group in part.groups:
+        lines += ["", _heading(group, part.num_layers), _render_group(group)]
+    lines += _section("Read with care", part.notices)
+    return lines + _section("Of this family", part.notes)
+
+
+def _section(heading: str, texts: Iterable[str]) -> list[str]:
+    lines = [line for text in texts for line in _wrapped(text, "  - ")]
+    return ["", heading, *lines] if lines else []
+
+
+def _heading(group: Group, count: int | None) -> str:
+    if count is None or len(group.layers) == count:
+        return "every layer"
+    many = f" ({len(group.layers)} of {count})" if len(group.layers) > 1 else f" (of {count})"
+    said = f"layers {numbers(list(group.layers))}{many}"
+    if len(group.layers) == 1:
+        said = f"layer {group.layers[0]}{many}"
+    return "\n".join(textwrap.wrap(said, WIDTH, subsequent_indent="       "))
+
+
+def _render_group(group: Group) -> str:
+    if group.refused:
+        return "\n".join(_wrapped(group.refused, "  "))
+    lines = []
+    for each in group.facts:
+        lines.append(f"  {each.name}")
+        for label, text in each.rows:
+            lines += textwrap.wrap(
+                text,
+                WIDTH,
+                initial_indent=f"    {label:{LABEL}}",
+                subsequent_indent=" " * (4 + LABEL),
+                break_on_hyphens=False,
+            )
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, first: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_on_hyphens=False,
+    )
+
+
+def as_data(parts: Iterable[Told]) -> dict[str, Any]:
+    """The same for a program: plain values alone."""
+    return {"parts": [_plain(part) for part in parts]}
+
+
+def _plain(part: Told) -> dict[str, Any]:
+    groups = [
+        {
+            "layers": list(group.layers),
+            "encodings": [each.numbers for each in group.facts],
+            **({"refused": group.refused} if group.refused else {}),
+        }
+        for group in part.groups
+    ]
+    return {
+        "part": part.name,
+        "model_type": part.model_type,
+        "num_layers": part.num_layers,
+        "length": part.length,
+        "groups": groups,
+        "notes": [*part.notes],
+        "notices": [*part.notices],
+        "quarrels": [*part.quarrels],
+        "refused": part.refused,
+    }

@@ -68,7 +68,8 @@ EVERYWHERE = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_facto
 SECTIONS = frozenset({"mrope_section", "mrope_interleaved"})
 HARMLESS = frozenset({"finetuned", "max_position_embeddings"})
 """Known, and without effect on any number."""
-KNOWN = frozenset().union(*OPTIONS.values()) | EVERYWHERE | SECTIONS | HARMLESS
+TEMPERATURE = frozenset({"llama_4_scaling_beta"})
+KNOWN = frozenset().union(*OPTIONS.values()) | EVERYWHERE | SECTIONS | TEMPERATURE | HARMLESS
 
 BASE_KEYS = (
     "rope_theta",
@@ -147,6 +148,8 @@ def checked(reading: Reading, family: Family, name: str, rope: dict[str, Any], k
     ours = EVERYWHERE | OPTIONS[kind] | HARMLESS | set(family.rope_keys) | set(family.sections)
     if family.interleaved_sections:
         ours |= {family.interleaved_sections}
+    if family.temperature == "ministral3":
+        ours |= TEMPERATURE
     for key, value in rope.items():
         if key in ours or value is None:
             continue

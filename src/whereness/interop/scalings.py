@@ -174,7 +174,9 @@ def _yarn_amplitude(rope: Rope, factor: float) -> dict[str, Any]:
     if given is None:
         _tell_mscales(rope, factor, mscale, all_dim)
     if rope.family.yarn == "deepseek" and all_dim is not None:
-        school = {"school": "huggingface", "mscale": mscale, "mscale_all_dim": all_dim}
+        # The two schools agree where both are above 0.
+        name = "deepseek" if mscale and all_dim else "huggingface"
+        school = {"school": name, "mscale": mscale, "mscale_all_dim": all_dim}
         return {"attention_factor": given, **school}
     if given is None and mscale and all_dim:  # without the factor on logits, as most models
         given = _m(factor, mscale) / _m(factor, all_dim)

@@ -1,0 +1,309 @@
+"""What an encoding does, in words and numbers: rows of a label and a text, and the bare numbers.
+
+One function a class, found by the class's name, so that nothing is imported that is not there.
+Units: wavelengths in tokens.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from torch import Tensor
+
+from whereness.encoding import PositionalEncoding
+from whereness.frequencies import geometric
+
+SAME = 1e-6
+"""Relative difference below which a frequency counts as unchanged."""
+
+
+@dataclass
+class Facts:
+    """What is told of one encoding."""
+
+    name: str
+    rows: list[tuple[str, str]] = field(default_factory=list)
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    def say(self, label: str, text: str) -> None:
+        """Add a row; an empty label goes on with the row above."""
+        self.rows.append((label, text))
+
+
+def facts(encoding: PositionalEncoding, length: int | None = None) -> Facts:
+    """What `encoding` does in a model made for `length` tokens."""
+    found = Facts(type(encoding).__name__, numbers={"encoding": type(encoding).__name__})
+    if encoding.site is not None:
+        sites = {"tokens": "the input, once", "every_layer": "every layer's input"}
+        added = "joined to" if getattr(encoding, "join", "add") == "concat" else "added to"
+        where = sites.get(encoding.site, "what queries and keys are made of")
+        found.say("where", f"{added} {where}")
+    for cls in type(encoding).__mro__:
+        if cls.__name__ in TELLERS:
+            TELLERS[cls.__name__](encoding, found, length)
+            return found
+    doors = ", ".join(map(str, encoding.doors)) or "none"
+    found.say("doors", f"{doors} (1 tokens, 2 projections, 3 queries and keys, 4 scores, 5 values)")
+    return found
+
+
+# Rotary
+
+
+def _rope(rope: Any, found: Facts, length: int | None) -> None:
+    _width(rope, found)
+    found.say("base", count(rope.base))
+    found.numbers["base"] = rope.base
+    trained = getattr(rope.scaling, "original_length", None) or length
+    if rope.scaling is not None:
+        _scaling(rope, found, length)
+    reaches = [n for n in (trained, length) if n is not None]
+    if rope.needs_lengths and trained is not None:
+        far = length if length is not None and length > trained else 4 * trained
+        _spectrum(found, rope.frequencies_at(trained), f" up to {trained:,} tokens", [trained])
+        _spectrum(found, rope.frequencies_at(far), f" at {far:,} tokens", [far])
+    else:
+        _spectrum(found, rope.frequencies, "", reaches)
+    _amplitude(rope, found)
+
+
+def _width(rope: Any, found: Facts) -> None:
+    turning, whole = rope.rotary_dim, rope.head_dim
+    pairs = turning // 2
+    if turning == whole:
+        found.say("width", f"all {whole} channels of a head turn, in {pairs} pairs")
+    else:
+        which = "first" if rope.rotary_side == "leading" else "last"
+        found.say(
+            "width",
+            f"the {which} {turning} of {whole} channels turn, in {pairs} pairs; "
+            f"{whole - turning} have no position",
+        )
+    # A layout of blocks pairs within each; the number of the partner is then another one.
+    partner = f"channel i with i + {pairs}" if not hasattr(rope, "layout") else "within its block"
+    said = partner if rope.pairing == "half" else "channel 2i with 2i + 1"
+    found.say("pairing", f"{rope.pairing}: {said}")
+    found.numbers |= {
+        "head_dim": whole,
+        "rotary_dim": turning,
+        "rotary_side": rope.rotary_side,
+        "pairing": rope.pairing,
+        "pairs": pairs,
+    }
+
+
+def _scaling(rope: Any, found: Facts, length: int | None) -> None:
+    scaling = rope.scaling
+    options = {f.name: getattr(scaling, f.name) for f in fields(scaling)}
+    told = [f"{name} {_option(v)}" for name, v in options.items() if not _is_default(scaling, name)]
+    found.say("scaling", f"{type(scaling).__name__}: {', '.join(told)}")
+    found.numbers["scaling"] = {"name": type(scaling).__name__, **options}
+    plain = geometric(rope.base, rope.rotary_dim, rope.rotary_dim // 2)
+    at = rope.frequencies
+    if rope.needs_lengths:
+        at = rope.frequencies_at(max(length or 0, 4 * scaling.original_length))
+    text = slowing(plain, at.tolist())
+    if text:
+        found.say("", text)
+
+
+def _is_default(scaling: Any, name: str) -> bool:
+    default = next(f.default for f in fields(scaling) if f.name == name)
+    return bool(getattr(scaling, name) == default)
+
+
+def _option(value: Any) -> str:
+    if isinstance(value, (tuple, list)) and len(value) > 4:
+        return f"{count(min(value))} to {count(max(value))}"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return count(value)
+    return str(value)
+
+
+def slowing(plain: Sequence[float], scaled: Sequence[float]) -> str:
+    """Which pairs a scaling keeps, slows and stops: "pairs 0-28 kept, 29-34 between, ..."."""
+    slowed = [p / s if s else math.inf for p, s in zip(plain, scaled, strict=True)]
+    finite = [r for r in slowed if r != math.inf]
+    most = max(finite, default=1.0)
+    if finite and abs(min(finite) - most) < SAME and len(finite) == len(slowed):
+        return f"every pair slowed {count(most)} times" if abs(most - 1) > SAME else ""
+    words = [_word(ratio, most) for ratio in slowed]
+    runs: list[tuple[int, int, str]] = []
+    for pair, word in enumerate(words):
+        if runs and runs[-1][2] == word:
+            runs[-1] = (runs[-1][0], pair, word)
+        else:
+            runs.append((pair, pair, word))
+    if len(runs) > 6:
+        return f"pairs slowed {count(min(finite))} to {count(most)} times, each another"
+    return "pairs " + ", ".join(
+        f"{a}-{b} {word}" if a < b else f"{a} {word}" for a, b, word in runs
+    )
+
+
+def _word(ratio: float, most: float) -> str:
+    if ratio == math.inf:
+        return "stopped"
+    if abs(ratio - 1) < SAME:
+        return "kept"
+    if abs(ratio / most - 1) < SAME:
+        return f"slowed {count(most)} times"
+    return "between"
+
+
+def _spectrum(found: Facts, frequencies: Tensor, where: str, reaches: list[int]) -> None:
+    """Rows on wavelengths, and on the pairs that complete no turn."""
+    values = [float(f) for f in frequencies.abs().tolist()]
+    turning = [f for f in values if f > 0]
+    if not turning:
+        found.say("wavelengths", f"no pair turns{where}")
+        return
+    shortest, longest = 2 * math.pi / max(turning), 2 * math.pi / min(turning)
+    still = len(values) - len(turning)
+    stopped = f"; {still} of {len(values)} pairs never turn" if still else ""
+    found.say("wavelengths", f"{count(shortest)} to {count(longest)} tokens{where}{stopped}")
+    told = []
+    for reach in dict.fromkeys(reaches):
+        slow = sum(f * reach < 2 * math.pi for f in values)
+        pairs = f"{slow} of {len(values)} pairs" if not told else str(slow)
+        trained = " of the training" if len(set(reaches)) > 1 and not told else ""
+        told.append(
+            f"{pairs} within {f'the {reach:,}' if trained else f'{reach:,}'} tokens{trained}"
+        )
+        found.numbers.setdefault("pairs_without_a_turn", {})[str(reach)] = slow
+    if told:
+        found.say("no full turn", ", ".join(told))
+    found.numbers.setdefault("shortest_wavelength", shortest)
+    found.numbers.setdefault("frequencies", values)
+    found.numbers["longest_wavelength"] = longest
+
+
+def _amplitude(rope: Any, found: Facts) -> None:
+    amplitude, folded = rope.amplitude, rope.logit_scale(rope.head_dim)
+    found.numbers |= {"amplitude": amplitude, "logit_scale": folded}
+    if amplitude == folded == 1:
+        found.say("amplitude", "1")
+        return
+    said = []
+    if amplitude != 1:
+        what = "logits" if rope.rotary_dim == rope.head_dim else "what turns of the logits"
+        said.append(f"{amplitude:.6g} on cos and sin: {what} times {amplitude**2:.6g}")
+    if folded != 1:
+        said.append(f"logits times {folded:.6g} in the softmax scale")
+    found.say("amplitude", "; ".join(said))
+
+
+def _axial(rope: Any, found: Facts, _length: int | None) -> None:
+    _width(rope, found)
+    found.say("axes", f"{rope.num_axes}, layout {rope.layout}")
+    base = rope.base
+    bases = base if isinstance(base, tuple) else (base,)
+    found.say("base", ", ".join(map(count, bases)))
+    each = list(rope.frequencies)
+    for axis, frequencies in enumerate(each):
+        if axis and all(f.equal(each[0]) for f in each if f.shape == each[0].shape):
+            break
+        which = f" (axis {axis}, {len(frequencies)} pairs)"
+        waves = 2 * math.pi / frequencies
+        found.say(
+            "wavelengths", f"{count(float(waves.min()))} to {count(float(waves.max()))}{which}"
+        )
+    found.numbers |= {
+        "axes": rope.num_axes,
+        "layout": rope.layout,
+        "base": base,
+        "frequencies": [f.tolist() for f in each],
+    }
+    if len(each) > 1 and all(f.shape == each[0].shape and f.equal(each[0]) for f in each):
+        found.rows[-1] = ("wavelengths", found.rows[-1][1].replace("axis 0", "every axis"))
+
+
+def _multimodal(rope: Any, found: Facts, length: int | None) -> None:
+    sections = ", ".join(map(str, rope.sections))
+    found.say("axes", f"{rope.num_axes}, pairs {sections} in the order {rope.order!r}")
+    found.numbers |= {"axes": rope.num_axes, "sections": list(rope.sections), "order": rope.order}
+    _rope(rope, found, length)
+
+
+def _temperature(warm: Any, found: Facts, length: int | None) -> None:
+    import torch
+
+    places = [0, int(warm.floor), *([length - 1] if length and length > warm.floor + 1 else [])]
+    factors = warm.factors(torch.tensor(places)).tolist()
+    said = ", ".join(f"{f:.4g} at {p:,}" for p, f in zip(places, factors, strict=True))
+    found.say("temperature", f"queries grow with their position ({warm.school}): {said}")
+    found.numbers |= {"school": warm.school, "scale": warm.scale, "floor": warm.floor}
+
+
+# Tables and biases
+
+
+def _nope(_: Any, found: Facts, _length: int | None) -> None:
+    found.say("position", "none: order is known from a causal mask alone")
+
+
+def _learned(table: Any, found: Facts, _length: int | None) -> None:
+    grid = " x ".join(f"{n:,}" for n in table.grid)
+    found.say("table", f"{grid} positions, {table.dim:,} channels, learned; none beyond")
+    if table.first_row:
+        found.say("", f"position 0 is row {table.first_row}")
+    if table.num_prefix:
+        found.say("", f"{table.num_prefix} rows before the grid are for tokens without a place")
+    names = ("dim", "grid", "first_row", "num_prefix")
+    found.numbers |= {name: getattr(table, name) for name in names}
+
+
+def _sinusoidal(waves: Any, found: Facts, length: int | None) -> None:
+    found.say(
+        "width", f"{waves.dim:,} channels, order {waves.order}, exponent over {waves.exponent}"
+    )
+    found.say("base", count(waves.base))
+    _spectrum(found, waves.frequencies, "", [length] if length else [])
+    found.numbers |= {n: getattr(waves, n) for n in ("dim", "base", "order", "exponent")}
+
+
+def _t5(bias: Any, found: Facts, _length: int | None) -> None:
+    way = "half of them for keys ahead" if bias.bidirectional else "all for keys behind"
+    found.say("buckets", f"{bias.num_buckets}, {way}; {bias.num_heads} heads, learned")
+    found.say("", f"from {bias.max_distance:,} tokens on, all keys share the last")
+    found.say("logits", "scaled by 1/sqrt(D)" if bias.scaled else "q.k is not divided by sqrt(D)")
+    names = ("num_heads", "num_buckets", "max_distance", "bidirectional", "scaled")
+    found.numbers |= {name: getattr(bias, name) for name in names}
+
+
+def _alibi(bias: Any, found: Facts, _length: int | None) -> None:
+    slopes = bias.slopes.tolist()
+    steep, flat = max(slopes), min(slopes)
+    found.say("slopes", f"{count(steep)} to {count(flat)} logits per token, {bias.num_heads} heads")
+    found.say("", f"a key loses 1 logit in {count(1 / steep)} to {count(1 / flat)} tokens")
+    found.numbers |= {"num_heads": bias.num_heads, "slopes": slopes}
+
+
+def _shaw(shaw: Any, found: Facts, _length: int | None) -> None:
+    values = "keys and values" if shaw.value_table is not None else "keys"
+    found.say("offsets", f"a vector for each within {shaw.max_distance:,} tokens, for {values}")
+    found.numbers |= {"head_dim": shaw.head_dim, "max_distance": shaw.max_distance}
+
+
+TELLERS: dict[str, Callable[[Any, Facts, int | None], None]] = {
+    "ALiBi": _alibi,
+    "AxialRoPE": _axial,
+    "LearnedAbsolute": _learned,
+    "MultimodalRoPE": _multimodal,
+    "NoPE": _nope,
+    "RoPE": _rope,
+    "Shaw": _shaw,
+    "Sinusoidal": _sinusoidal,
+    "T5": _t5,
+    "Temperature": _temperature,
+}
+
+
+def count(value: float) -> str:
+    """A number for a reader: 131,072; 6.283; 0.0001; 2.5e+12."""
+    if value and (abs(value) >= 1e12 or abs(value) < 1e-4):
+        return f"{value:.4g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
