@@ -165,6 +165,8 @@ def _inner(
         if isinstance(found, Mapping):
             same = found.get("model_type") in (None, model_type)
             inner.append((path, {**found, "model_type": None} if same else found, its_type))
+    if known is not None and not known.parts:
+        return []  # a model of one part, whatever else is kept beside it
     for name, value in keys.items():
         if not isinstance(name, str) or any(p.split(".")[0] == name for p in listed):
             continue

@@ -167,10 +167,8 @@ def _spectrum(found: Facts, frequencies: Tensor, where: str, reaches: list[int])
     for reach in dict.fromkeys(reaches):
         slow = sum(f * reach < 2 * math.pi for f in values)
         pairs = f"{slow} of {len(values)} pairs" if not told else str(slow)
-        trained = " of the training" if len(set(reaches)) > 1 and not told else ""
-        told.append(
-            f"{pairs} within {f'the {reach:,}' if trained else f'{reach:,}'} tokens{trained}"
-        )
+        trained = " (the training)" if len(set(reaches)) > 1 and not told else ""
+        told.append(f"{pairs} within {reach:,} tokens{trained}")
         found.numbers.setdefault("pairs_without_a_turn", {})[str(reach)] = slow
     if told:
         found.say("no full turn", ", ".join(told))

@@ -87,6 +87,8 @@ def _rope(reading: Reading, family: Family, slot: Slot, rule: Rule) -> Spec:
     head_dim = reading.needed("the width of a head", widths, LARGEST_WIDTH)
     rotary_dim = reading.whole(family.rotary_dim, LARGEST_WIDTH)
     fraction = 1.0
+    if "partial_rotary_factor" in family.rope_keys and rotary_dim is None:
+        rotary_dim = head_dim  # the key is there, and means something else
     if rotary_dim is None:
         fraction = _fraction(reading, family, slot, rule, kind)
         rotary_dim = head_dim if kind == "proportional" else int(head_dim * fraction)
@@ -105,12 +107,13 @@ def _rope(reading: Reading, family: Family, slot: Slot, rule: Rule) -> Spec:
         "scaling": scaling_of(rope, kind, fraction),
     }
     if family.reversed:
-        raise ValueError("The pairs of this family turn by -position: no encoding says that yet.")
+        return _reversed(rule, options)
     if family.kind in ("axial", "dinov3"):
         if options["scaling"] is not None:
             raise ValueError(f"{rule.name}: rope_type {kind!r} is for one axis, and this has more.")
-        kind = "AxialRoPE" if family.kind == "axial" else "DINOv3RoPE"
-        return spec(kind, **options, **family.options)
+        if family.kind == "dinov3":
+            return spec("DINOv3RoPE", **options, **_jitter(reading), **family.options)
+        return spec("AxialRoPE", **options, **family.options)
     if family.kind == "multimodal":
         sections = _sections(reading, family, rule)
         if sections is not None:
@@ -118,6 +121,35 @@ def _rope(reading: Reading, family: Family, slot: Slot, rule: Rule) -> Spec:
             return spec("MultimodalRoPE", **options, **family.options)
     extra = {} if family.kind == "multimodal" else family.options
     return spec("LeRoPE" if family.learned else "RoPE", **options, **extra)
+
+
+def _reversed(rule: Rule, options: dict[str, Any]) -> Spec:
+    """Pairs that turn by -position: frequencies below zero, on one axis."""
+    from whereness.frequencies import geometric
+
+    if options["scaling"] is not None or options["rotary_dim"] is not None:
+        raise ValueError(
+            f"{rule.name}: the pairs of this family turn by -position, and no encoding scales such "
+            "a spectrum or leaves channels out."
+        )
+    width = options["head_dim"]
+    frequencies = (tuple(-w for w in geometric(options["base"], width, width // 2)),)
+    return spec(
+        "AxialRoPE",
+        head_dim=width,
+        num_axes=1,
+        pairing=options["pairing"],
+        frequencies=frequencies,
+    )
+
+
+def _jitter(reading: Reading) -> dict[str, float | None]:
+    """DINOv3's moves of coordinates in training."""
+    found = {name: reading.get(f"pos_embed_{name}") for name in ("shift", "jitter", "rescale")}
+    return {
+        name: None if value is None else number(reading.name(f"pos_embed_{name}"), value, 0.0)
+        for name, value in found.items()
+    }
 
 
 def _even(reading: Reading, odd: int, head_dim: int, base: float) -> tuple[int, float]:
