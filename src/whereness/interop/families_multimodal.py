@@ -10,7 +10,11 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 def chunked(*sections: int, **also: Any) -> dict[str, Any]:
     """Time, height and width one after the other."""
-    return {"kind": "multimodal", "also": {"mrope_section": list(sections), **also}}
+    return {
+        "kind": "multimodal",
+        "sections": ("mrope_section",),
+        "also": {"mrope_section": list(sections), **also},
+    }
 
 
 def interleaved(*sections: int, **also: Any) -> dict[str, Any]:

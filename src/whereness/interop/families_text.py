@@ -73,7 +73,6 @@ PLAIN: Families = {
     "mllama_text_model": text(4096, 32, 40, 131_072, 500_000.0),
     "moshi": text(4096, 32, 32, 3000),
     "muse_glimmer_assistant": text(6656, 32, 5, 131_072, 500_000.0, head_dim=128),
-    "neucodec": text(1024, 16, 12, 4096, head_dim=64),
     "nomic_bert": text(768, 12, 12, 2048, 1000.0),
     "olmo": text(4096, 32, 32, 2048),
     "olmo2": text(4096, 32, 32, 2048),
@@ -81,7 +80,6 @@ PLAIN: Families = {
     "pocket_tts": text(1024, 16, 6, 8192),
     "pocket_tts_audio_tokenizer": text(512, 8, 2, 8000),
     "qwen2": text(4096, 32, 32, 32_768),
-    "qwen2_5_omni_dit": text(1024, 16, 22, 32_768, head_dim=64),
     "qwen2_moe": text(2048, 16, 24, 32_768),
     "qwen3": text(4096, 32, 32, 32_768, head_dim=128),
     "qwen3_moe": text(2048, 32, 24, 32_768),
@@ -95,7 +93,6 @@ PLAIN: Families = {
     "vaultgemma": text(2304, 8, 26, 8192, head_dim=256),
     "voxtral_realtime_encoder": text(1280, 32, 32, 1500, head_dim=64),
     "voxtral_realtime_text": text(4096, 32, 32, 131_072),
-    "xcodec2": text(1024, 16, 12, 4096, head_dim=64),
 }
 """Pairing "half", every channel turns, no scaling unless the config has one."""
 
@@ -267,6 +264,7 @@ SCALED: Families = {
             }
         },
         temperature="ministral3",
+        rope_keys=("llama_4_scaling_beta",),
     ),
     "molmo2_text": text(4096, 32, 36, 36_864, head_dim=128, scaled_layers="rope_scaling_layers"),
     "nanochat": text(768, 6, 12, 2048, reversed=True),
@@ -333,4 +331,19 @@ NAMED: Families = {
 }
 """With names of their own for the sizes."""
 
-FAMILIES: Families = {**PLAIN, **INTERLEAVED, **PART, **SCALED, **NAMED}
+BY_HEAD = (
+    (
+        "The code turns each head by its number and not by a token's, q and k alike, so attention "
+        "sees no position."
+    ),
+)
+ODD: Families = {
+    "neucodec": Family(kind="none", notes=BY_HEAD),
+    "qwen2_5_omni_dit": Family(
+        refused="turns the first head of queries and keys alone, the other heads have no position"
+    ),
+    "xcodec2": Family(kind="none", notes=BY_HEAD),
+}
+"""Codes that hold a rotary embedding and do something else with it."""
+
+FAMILIES: Families = {**PLAIN, **INTERLEAVED, **PART, **SCALED, **NAMED, **ODD}
