@@ -10,6 +10,7 @@ import pytest
 from cases.support import CASES, case
 
 KINDS = {
+    "K02": 14,
     "K06": 9,
     "K07": 6,
     "K08": 13,
@@ -19,6 +20,8 @@ KINDS = {
     "K14": 3,
     "K17": 4,
     "K19": 1,
+    "K22": 3,
+    "K23": 2,
     "K24": 5,
 }
 
