@@ -81,7 +81,7 @@ class Rope:
             )
             return ratio
         if found < 1.0:
-            self.reading.notice(f"{self.name('factor')} = {found:g} shortens: it is below 1.")
+            raise ValueError(f"{self.name('factor')} must be at least 1, got {found:g}.")
         if kind in ("yarn", "longrope") and ratio not in (None, 1.0, found):
             self.reading.notice(
                 f"{self.name('factor')} = {found:g} is not {LENGTH} / {ORIGINAL} = {length} / "
