@@ -34,7 +34,13 @@ if TYPE_CHECKING:
     from .relative.t5 import T5 as T5
     from .rotary import scaling as scaling
     from .rotary.axial import AxialRoPE as AxialRoPE
+    from .rotary.fope import FoPE as FoPE
+    from .rotary.learned import LeRoPE as LeRoPE
+    from .rotary.rerotate import rerotate as rerotate
     from .rotary.rope import RoPE as RoPE
+    from .rotary.temperature import DroPE as DroPE
+    from .rotary.temperature import Temperature as Temperature
+    from .rotary.xpos import XPos as XPos
     from .transformer import Transformer as Transformer
     from .where import NOWHERE as NOWHERE
     from .where import Where as Where
@@ -52,8 +58,11 @@ _HOMES = {
     "Binary": "absolute.binary",
     "Call": "encoding",
     "Combined": "combined",
+    "DroPE": "rotary.temperature",
+    "FoPE": "rotary.fope",
     "Integer": "absolute.integer",
     "KVCache": "attend.cache",
+    "LeRoPE": "rotary.learned",
     "LearnedAbsolute": "absolute.learned",
     "LearnedRelative": "relative.learned",
     "NOWHERE": "where",
@@ -64,12 +73,15 @@ _HOMES = {
     "Shaw": "relative.shaw",
     "Sinusoidal": "absolute.sinusoidal",
     "T5": "relative.t5",
+    "Temperature": "rotary.temperature",
     "Transformer": "transformer",
     "Where": "where",
+    "XPos": "rotary.xpos",
     "attention": "attend.functional",
     "create": "registry",
     "encodings": "registry",
     "measure": "properties",
+    "rerotate": "rotary.rerotate",
 }
 
 # pyrefly: ignore [unresolvable-dunder-all]
