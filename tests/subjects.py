@@ -127,7 +127,7 @@ def _scaled() -> list[Subject]:
             lambda: wn.FoPE(HEAD_DIM, 100.0, num_frequencies=3, num_kv_heads=GROUPS),
             any_groups=False,
         ),
-        Subject("temperature", lambda: wn.Temperature(0.3, 4.0), of_queries=True),
+        Subject("temperature", lambda: wn.Temperature(0.3, 3.0), of_queries=True),
         Subject(
             "[rope, temperature]",
             lambda: [wn.RoPE(HEAD_DIM), wn.Temperature(0.3, 4.0, "ministral3")],
