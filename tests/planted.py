@@ -54,7 +54,7 @@ class MixedPairingRoPE(wn.RoPE):
 
     def _mixed(self, x: Tensor, turned: Turn) -> Tensor:
         u, v = split(x, "half")
-        cos, sin = (t[:, None].repeat_interleave(2, -1) for t in turned)
+        cos, sin = (t.transpose(1, 2).repeat_interleave(2, -1) for t in turned)
         u2, v2 = split(x, "interleaved")
         swapped = torch.stack([-v2, u2], -1).flatten(-2)
         return torch.cat([u, v], -1) * cos + swapped.roll(1, -1) * sin

@@ -83,6 +83,59 @@ def _rotary() -> list[Subject]:
     ]
 
 
+_LENGTHS = 20  # longer than original_length below: the far side of every threshold
+
+
+def _scaled() -> list[Subject]:
+    scaling = wn.scaling
+    pairs = HEAD_DIM // 2
+    makers = {
+        "ntk-mixed": lambda: scaling.NTK(4.0, "mixed", 0.625),
+        "yarn": lambda: scaling.YaRN(4.0, 8),
+        "yarn-deepseek": lambda: scaling.YaRN(
+            4.0, 8, school="deepseek", mscale=1.0, mscale_all_dim=0.5
+        ),
+        "llama3": lambda: scaling.Llama3(8.0, 1.0, 4.0, 64),
+        "proportional": lambda: scaling.Proportional(0.5),
+        "resonance": lambda: scaling.Resonance(scaling.Linear(1.5)),
+    }
+    by_length = {
+        "linear-several": lambda: scaling.Linear((1.0, 2.0, 4.0), 8),
+        "dynamic": lambda: scaling.DynamicNTK(2.0, 8),
+        "longrope": lambda: scaling.LongRoPE(
+            [1.0] * pairs, [1.0, 2.0, 3.0, 4.0], 8, short_mscale=1.0, long_mscale=1.3
+        ),
+    }
+    return [
+        *(
+            Subject(f"rope-{name}", lambda m=make: wn.RoPE(HEAD_DIM, scaling=m()))
+            for name, make in makers.items()
+        ),
+        *(
+            Subject(
+                f"rope-{name}",
+                lambda m=make: wn.RoPE(HEAD_DIM, 100.0, scaling=m()),
+                lengths=_LENGTHS,
+            )
+            for name, make in by_length.items()
+        ),
+        Subject("xpos", lambda: wn.XPos(HEAD_DIM, pairing="interleaved"), reach=30_000),
+        Subject("lerope-yarn", lambda: wn.LeRoPE(HEAD_DIM, 100.0, scaling=scaling.YaRN(2.0, 30))),
+        Subject("fope", lambda: wn.FoPE(HEAD_DIM, 100.0, length=40)),
+        Subject(
+            "fope-groups",
+            lambda: wn.FoPE(HEAD_DIM, 100.0, num_frequencies=3, num_kv_heads=GROUPS),
+            any_groups=False,
+        ),
+        Subject("temperature", lambda: wn.Temperature(0.3, 3.0), of_queries=True),
+        Subject(
+            "[rope, temperature]",
+            lambda: [wn.RoPE(HEAD_DIM), wn.Temperature(0.3, 4.0, "ministral3")],
+        ),
+        Subject("drope", lambda: wn.DroPE(4.0)),
+    ]
+
+
 def _zoo() -> list[Subject]:
     return [
         Subject("deberta", lambda: DeBERTa(DIM, 4)),
@@ -91,7 +144,7 @@ def _zoo() -> list[Subject]:
         Subject("cope-undivided", lambda: CoPE(HEAD_DIM, 9, "undivided")),
         Subject("fox", lambda: FoX(DIM, HEADS)),
         Subject("path", lambda: lambda: PaTH(DIM, HEADS, HEAD_DIM)),
-        Subject("pope", lambda: PoPE(HEAD_DIM, GROUPS)),
+        Subject("pope", lambda: PoPE(HEAD_DIM, GROUPS), any_groups=False),
     ]
 
 
@@ -123,6 +176,7 @@ SUBJECTS = [
     *_absolute(),
     *_relative(),
     *_rotary(),
+    *_scaled(),
     *_zoo(),
     *_combinations(),
 ]

@@ -37,7 +37,13 @@ if TYPE_CHECKING:
     from .relative.t5 import T5 as T5
     from .rotary import scaling as scaling
     from .rotary.axial import AxialRoPE as AxialRoPE
+    from .rotary.fope import FoPE as FoPE
+    from .rotary.learned import LeRoPE as LeRoPE
+    from .rotary.rerotate import rerotate as rerotate
     from .rotary.rope import RoPE as RoPE
+    from .rotary.temperature import DroPE as DroPE
+    from .rotary.temperature import Temperature as Temperature
+    from .rotary.xpos import XPos as XPos
     from .transformer import Transformer as Transformer
     from .where import NOWHERE as NOWHERE
     from .where import Where as Where
@@ -56,8 +62,11 @@ _HOMES = {
     "Call": "encoding",
     "Combined": "combined",
     "ConfigWarning": "interop.keys",
+    "DroPE": "rotary.temperature",
+    "FoPE": "rotary.fope",
     "Integer": "absolute.integer",
     "KVCache": "attend.cache",
+    "LeRoPE": "rotary.learned",
     "LearnedAbsolute": "absolute.learned",
     "LearnedRelative": "relative.learned",
     "NOWHERE": "where",
@@ -68,14 +77,17 @@ _HOMES = {
     "Shaw": "relative.shaw",
     "Sinusoidal": "absolute.sinusoidal",
     "T5": "relative.t5",
+    "Temperature": "rotary.temperature",
     "Transformer": "transformer",
     "Where": "where",
+    "XPos": "rotary.xpos",
     "attention": "attend.functional",
     "create": "registry",
     "encodings": "registry",
     "explain": "interop.explain",
     "from_config": "interop.configs",
     "measure": "properties",
+    "rerotate": "rotary.rerotate",
 }
 
 # pyrefly: ignore [unresolvable-dunder-all]

@@ -142,6 +142,19 @@ class Rotary(PositionalEncoding):
         at = self._located(where, {"x": x}, layout)
         return self._turned(x, at.data.queries, layout, inverse)
 
+    def rotate_keys(
+        self,
+        k: Tensor,
+        where: Where | At | Tensor | None = None,
+        *,
+        inverse: bool = False,
+        layout: Layout = "bhsd",
+    ) -> Tensor:
+        """`rotate` for keys: it differs where queries and keys are scaled differently (xPos)."""
+        require_bool("inverse", inverse)
+        at = self._located(where, {"k": k}, layout)
+        return self._turned(k, at.data.keys, layout, inverse)
+
     def rotate_(
         self,
         x: Tensor,
@@ -215,8 +228,8 @@ class Rotary(PositionalEncoding):
         at = where if isinstance(where, At) else self.prepare(where)
         if at.encoding is not self:
             raise ValueError("These positions were prepared for another encoding.")
-        turns = (at.data.queries, at.data.keys)
-        for (name, x), turned, length in zip(inputs.items(), turns, lengths, strict=False):
+        for (name, x), length in zip(inputs.items(), lengths, strict=True):
+            turned = at.data.keys if name == "k" else at.data.queries
             _check_fit(name, x, turned, length, layout)
         return at
 

@@ -117,9 +117,8 @@ class RoPE(Rotary):
 
     def cos_sin(self, positions: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         cos, sin = super().cos_sin(positions, lengths)
-        if self.norm_preserving:
+        if self.scaling is None or self.scaling.keeps_norms:
             return cos, sin
-        assert self.scaling is not None
         amplitude: Tensor | float = self.amplitude
         if lengths is not None:
             amplitude = self.scaling.amplitude_at(lengths.to(self._dtype))
