@@ -44,6 +44,15 @@ def quiet(source: Any, **options: Any) -> Any:
         return wn.from_config(source, **options)
 
 
+def told(source: Any, **options: Any) -> str:
+    """What `from_config` warns about, a line each."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        wn.from_config(source, **options)
+    assert {each.category for each in caught} <= {wn.ConfigWarning}
+    return "\n".join(str(each.message) for each in caught)
+
+
 def plain(base: float, dim: int) -> list[float]:
     return [base ** (-2 * k / dim) for k in range(dim // 2)]
 

@@ -130,8 +130,7 @@ def _collect(
     """Add the part at `path`, or those that it is composed of."""
     model_type = keys.get("model_type")
     model_type = "" if model_type is None else string(_join(path, "model_type"), model_type)
-    if told_type and (not model_type or family(model_type) is None):
-        model_type = told_type
+    model_type = model_type or told_type
     known = family(model_type)
     for name, inner, inner_type in _inner(keys, model_type, known):
         _collect(inner, frozenset(), _join(path, name), inner_type, found)

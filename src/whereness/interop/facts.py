@@ -163,12 +163,12 @@ def _spectrum(found: Facts, frequencies: Tensor, where: str, reaches: list[int])
     still = len(values) - len(turning)
     stopped = f"; {still} of {len(values)} pairs never turn" if still else ""
     found.say("wavelengths", f"{count(shortest)} to {count(longest)} tokens{where}{stopped}")
-    told = []
+    told: list[str] = []
     for reach in dict.fromkeys(reaches):
         slow = sum(f * reach < 2 * math.pi for f in values)
-        pairs = f"{slow} of {len(values)} pairs" if not told else str(slow)
-        trained = " (the training)" if len(set(reaches)) > 1 and not told else ""
-        told.append(f"{pairs} within {reach:,} tokens{trained}")
+        trained = " (training)" if len(set(reaches)) > 1 else ""
+        first = f"{slow} of {len(values)} pairs within {reach:,} tokens{trained}"
+        told.append(f"{slow} within {reach:,}" if told else first)
         found.numbers.setdefault("pairs_without_a_turn", {})[str(reach)] = slow
     if told:
         found.say("no full turn", ", ".join(told))

@@ -75,12 +75,11 @@ def _is_default(cls: type, key: str, value: object) -> bool:
 
 
 def _read_path(given: "str | os.PathLike[str]") -> Source:
-    try:
-        path = Path(os.fsdecode(given))
-        folder = path.is_dir()
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{shown(given)} is no path: {error}.") from None
-    if folder:
+    name = os.fsdecode(given)
+    if "\0" in name:
+        raise ValueError(f"{shown(name)} is no path.")
+    path = Path(name)
+    if path.is_dir():
         path = _in_folder(path)
     if not path.is_file():
         # The system's own words for a missing file; a pipe or a device could be read for ever.
