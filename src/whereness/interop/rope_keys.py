@@ -31,7 +31,7 @@ OPTIONS: dict[str, frozenset[str]] = {
     "default": frozenset(),
     "linear": frozenset({"factor"}),
     "ntk": frozenset({"factor", "mixed_b"}),
-    "dynamic": frozenset({"factor", "alpha"}),
+    "dynamic": frozenset({"factor", "alpha", "original_max_position_embeddings"}),
     "yarn": frozenset(
         {
             "factor",

@@ -20,10 +20,17 @@ class Rope:
     """One rope dict, with the config around it."""
 
     def __init__(
-        self, reading: Reading, family: Family, name: str, keys: dict[str, Any], pairs: int
+        self,
+        reading: Reading,
+        family: Family,
+        name: str,
+        keys: dict[str, Any],
+        pairs: int,
+        *,
+        flat: bool = True,
     ) -> None:
         self.reading, self.family, self.path, self.keys = reading, family, name, keys
-        self.pairs = pairs
+        self.pairs, self.flat = pairs, flat
 
     def name(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else self.reading.name(key)
@@ -146,7 +153,8 @@ def _yarn(rope: Rope) -> Spec:
 def _yarn_amplitude(rope: Rope, factor: float) -> dict[str, Any]:
     """The options of YaRN that set cos, sin and logits."""
     given = rope.number("attention_factor")
-    given = rope.family.attention_factor if given is None else given
+    if given is None and rope.flat:
+        given = rope.family.attention_factor
     extra = rope.number("attn_factor")
     mscale, all_dim = rope.number("mscale", None), rope.number("mscale_all_dim", None)
     for key, value in (("mscale", mscale), ("mscale_all_dim", all_dim)):

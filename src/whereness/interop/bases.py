@@ -1,0 +1,68 @@
+"""The base of a layer, which may stand in several places."""
+
+from whereness.interop import rope_keys
+from whereness.interop.families import Family
+from whereness.interop.keys import Reading, number
+from whereness.interop.layers import Slot
+from whereness.interop.rules import Rule
+
+
+def base_of(reading: Reading, family: Family, slot: Slot, rule: Rule) -> float:
+    """The base of a layer: from its own rope dict, the top of the config, or the class.
+
+    Raises:
+        ValueError: two that differ, one under a name that this family does not read, or none.
+    """
+    if slot.base is not None:
+        return slot.base
+    nested = rule.keys.get("rope_theta")
+    own = family.types_bases.get(slot.type or "", ())
+    top = rope_keys.explicit_numbers(reading, own or family.base, 0.0)
+    if nested is not None and (rule.per_type or not own):
+        inner = (f"{rule.name}.rope_theta", number(f"{rule.name}.rope_theta", nested, 0.0))
+        if not rule.per_type or own:
+            rope_keys.agreed("the base", [inner, *top])
+        if rule.per_type:
+            _no_other_base(reading, family, rule)
+        else:
+            _no_dead_base(reading, family, inner[1])
+        return inner[1]
+    found = rope_keys.agreed("the base", top)
+    if found is None and own:  # one base for all types, in the files of older models
+        found = rope_keys.default_number(reading, own, 0.0)
+    if found is None:
+        found = rope_keys.default_number(reading, family.base, 0.0)
+    if found is None:
+        raise ValueError(
+            f"The config gives no base: {rule.name or reading.name('rope_parameters')}.rope_theta "
+            f"or {' or '.join(reading.name(key) for key in family.base)} is needed. Nothing is "
+            "assumed, since models differ in it."
+        )
+    _no_dead_base(reading, family, found)
+    return found
+
+
+def _no_other_base(reading: Reading, family: Family, rule: Rule) -> None:
+    """Refuse a base at the top that no layer type has."""
+    if None in rule.bases:
+        return  # it is for the types that have none of their own
+    for name, value in rope_keys.explicit_numbers(reading, family.base, 0.0):
+        if value not in rule.bases:
+            told = ", ".join(f"{base:g}" for base in rule.bases if base is not None)
+            raise ValueError(
+                f"{name} = {value:g} is the base of no layer type: rope_parameters has {told}. "
+                "Remove one of them."
+            )
+
+
+def _no_dead_base(reading: Reading, family: Family, used: float) -> None:
+    """Refuse a base under a name that the family does not read."""
+    read = {*family.base, *(key for keys in family.types_bases.values() for key in keys)}
+    for key in rope_keys.BASE_KEYS:
+        if key not in read:
+            for name, value in rope_keys.explicit_numbers(reading, (key,), 0.0):
+                if value != used:
+                    raise ValueError(
+                        f"{name} = {value:g} is not read by this family, which has the base "
+                        f"{used:g} from {' or '.join(sorted(read))}. Remove one of them."
+                    )

@@ -1,0 +1,118 @@
+"""How wide a head is, which of its channels turn, and how they pair."""
+
+from dataclasses import dataclass
+
+from whereness.interop import rope_keys
+from whereness.interop.families import Family
+from whereness.interop.keys import LARGEST_WIDTH, Reading, boolean, number
+from whereness.interop.layers import PER_LAYER, Slot
+from whereness.interop.rules import Rule
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Channels of a head, those that turn, and the part of these that `proportional` turns."""
+
+    head_dim: int
+    rotary_dim: int
+    fraction: float
+
+
+def widths_of(reading: Reading, family: Family, slot: Slot, rule: Rule, kind: str) -> Widths:
+    """The widths of a layer under a scaling of this kind."""
+    keys = family.head_dims.get(slot.type or "", family.head_dim)
+    if reading.get(PER_LAYER) is not None:  # which has them already
+        keys = family.head_dim
+    head_dim = reading.needed("the width of a head", keys, LARGEST_WIDTH)
+    rotary_dim = reading.whole(family.rotary_dim, LARGEST_WIDTH)
+    fraction = 1.0
+    if rotary_dim is not None:
+        if rotary_dim > head_dim:
+            raise ValueError(
+                f"{family.rotary_dim[0]} = {rotary_dim} is wider than a head, {head_dim}."
+            )
+        if kind == "proportional":
+            fraction = _fraction_of_part(family, rule)
+    elif "partial_rotary_factor" in family.rope_keys:  # there, and it means something else
+        rotary_dim = head_dim
+    else:
+        fraction = _fraction(reading, family, slot, rule, kind)
+        rotary_dim = head_dim if kind == "proportional" else int(head_dim * fraction)
+    return Widths(head_dim, rotary_dim, fraction)
+
+
+def _fraction(reading: Reading, family: Family, slot: Slot, rule: Rule, kind: str) -> float:
+    """The part of the channels that turns; 1 where nothing says so."""
+    key = "partial_rotary_factor"
+    nested = rule.keys.get(key)
+    found = [] if nested is None else [(f"{rule.name}.{key}", number(f"{rule.name}.{key}", nested))]
+    # Per layer type the nested one may differ from the one at the top, which is for the others.
+    outer = []
+    if not (rule.per_type and found):
+        outer = rope_keys.explicit_numbers(reading, family.fraction, -1.0)
+    value = rope_keys.agreed("the part that turns", [*found, *outer])
+    if value is None:
+        value = family.types_fractions.get(slot.type or "")
+    if value is None:
+        value = rope_keys.default_number(reading, family.fraction, -1.0)
+    value = 1.0 if value is None else value
+    name = (*found, *outer, (key, 0.0))[0][0]
+    if not 0.0 < value <= 1.0:
+        raise ValueError(f"{name} must be above 0 and at most 1, got {value:g}.")
+    if found and value != 1.0 and not family.fraction and kind != "proportional":
+        raise ValueError(
+            f"{name} = {value:g} is never read by the code of this family, in which every channel "
+            "turns. Remove it, or set it to 1."
+        )
+    _no_dead_fraction(reading, family, 1.0 if kind == "proportional" and found else value)
+    return value
+
+
+def _no_dead_fraction(reading: Reading, family: Family, used: float) -> None:
+    """Refuse a part under a name that the family does not read."""
+    dead = [key for key in rope_keys.FRACTION_KEYS if key not in family.fraction]
+    for name, value in rope_keys.explicit_numbers(reading, dead, -1.0):
+        if value != used:
+            raise ValueError(
+                f"{name} = {value:g} is never read by the code of this family, in which "
+                f"{used:g} of the channels turns. Remove it."
+            )
+
+
+def _fraction_of_part(family: Family, rule: Rule) -> float:
+    """The part that turns of channels that are a part of the head already."""
+    name = f"{rule.name}.partial_rotary_factor"
+    value = rule.keys.get("partial_rotary_factor")
+    if value is None:
+        return 1.0
+    if family.fraction:
+        raise ValueError(
+            f"{name} is a part of the whole head in this family, and 'proportional' would take a "
+            "part of it once more."
+        )
+    found = number(name, value, 0.0)
+    if found > 1.0:
+        raise ValueError(f"{name} must be at most 1, got {found:g}.")
+    return found
+
+
+def even(reading: Reading, odd: int, head_dim: int, base: float) -> tuple[int, float]:
+    """An even width and a base with the spectrum of the odd width: b^(-2k/d) = B^(-2k/(d+1))."""
+    if odd == head_dim:
+        raise ValueError(f"{reading.name('head_dim')} = {odd} is odd: channels turn in pairs.")
+    reading.notice(
+        f"{odd} of {head_dim} channels turn, an odd number: Hugging Face turns {odd + 1} with the "
+        f"spectrum of {odd}, which is that of {odd + 1} with the base {base:g}^({odd + 1}/{odd})."
+    )
+    return odd + 1, base ** ((odd + 1) / odd)
+
+
+def pairing_of(reading: Reading, family: Family) -> str:
+    """The pairing, by a key where the family has one."""
+    if not family.interleaved:
+        return family.pairing
+    value = reading.get(family.interleaved)
+    if value is None:
+        return family.pairing
+    flag = boolean(reading.name(family.interleaved), value)
+    return "interleaved" if flag else "half"
