@@ -59,7 +59,7 @@ def test_partial_width(partial, nested):
             },
             "the part that turns twice",
         ),
-        ({"hidden_size": None}, "must give the width of a head: head_dim or hidden_size"),
+        ({"hidden_size": 63.5}, "hidden_size must be a whole number"),
         ({"head_dim": 0}, "head_dim must be in 1 .. 65536, got 0"),
         ({"head_dim": 10**9}, "head_dim must be in 1 .. 65536"),
         ({"head_dim": 7.5}, "head_dim must be a whole number"),

@@ -136,7 +136,7 @@ def test_what_is_told_is_not_warned_about():
         (lambda: wn.LearnedAbsolute(8, 10, first_row=2), "position 0 is row 2"),
         (lambda: wn.Sinusoidal(8), "8 channels, order interleaved, exponent over dim"),
         (lambda: wn.Shaw(8, 4), "a vector for each within 4 tokens, for keys and values"),
-        (wn.NoPE, "none: order is known from a causal mask alone"),
+        (wn.NoPE, "none: no encoding tells these layers the order"),
         (lambda: wn.AxialRoPE(16), "every axis, 4 pairs"),
         (lambda: wn.Temperature(0.1, 8192.0), "1 at 0, 1.069 at 8,192"),
         (lambda: wn.LearnedRelative(4, 8), "doors"),

@@ -196,6 +196,7 @@ def test_long_arrays_are_passed_over():
         (struct.pack("<IQQ", 3, 0, 2) + 2 * entry("a", 1), "the key 'a' twice"),
         (struct.pack("<IQQ", 3, 1, 0) + text("t") + struct.pack("<I", 9), "tensor of 9 axes"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_header_that_lies(data, says):
     with pytest.raises(ValueError, match=says):

@@ -64,6 +64,8 @@ class Layers:
     counted: bool
     length: int | None
     """Positions that the model was made for."""
+    types: tuple[str | None, ...] = ()
+    """Type of each layer, where they have one."""
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -294,7 +296,8 @@ def layers_of(part: Part) -> Layers:
         if slot not in made:
             made[slot] = _made(part, slot)
     each = tuple(made[slot] for slot in found or (Slot(),))
-    return Layers(part, each, found is not None, length)
+    types = tuple(slot.type for slot in found or ())
+    return Layers(part, each, found is not None, length, types)
 
 
 def _made(part: Part, slot: Slot) -> Layer:

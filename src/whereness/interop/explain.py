@@ -23,6 +23,7 @@ class Group:
 
     layers: tuple[int, ...]
     facts: tuple[Facts, ...]
+    types: tuple[str, ...] = ()
     refused: str = ""
 
 
@@ -112,10 +113,13 @@ def _has(layers: Layers, where: list[int], layer: int) -> bool:
 
 
 def _group(made: Layer, where: Sequence[int], layers: Layers) -> Group:
+    types = dict.fromkeys(layers.types[i] for i in where if layers.types)
+    named = tuple(name for name in types if name is not None)
     for each in made:
         if each.kind == REFUSED:
-            return Group(tuple(where), (), str(each.get("why")))
-    return Group(tuple(where), tuple(facts(_light(each), layers.length) for each in made))
+            return Group(tuple(where), (), named, str(each.get("why")))
+    told = tuple(facts(_light(each), layers.length) for each in made)
+    return Group(tuple(where), told, named)
 
 
 def _light(made: Any) -> PositionalEncoding:
@@ -171,6 +175,8 @@ def _heading(group: Group, count: int | None) -> str:
     said = f"layers {numbers(list(group.layers))}{many}"
     if len(group.layers) == 1:
         said = f"layer {group.layers[0]}{many}"
+    if group.types:
+        said += f", {' and '.join(group.types)}"
     return "\n".join(textwrap.wrap(said, WIDTH, subsequent_indent="       "))
 
 
@@ -210,6 +216,7 @@ def _plain(part: Told) -> dict[str, Any]:
     groups = [
         {
             "layers": list(group.layers),
+            "types": list(group.types),
             "encodings": [each.numbers for each in group.facts],
             **({"refused": group.refused} if group.refused else {}),
         }

@@ -61,11 +61,12 @@ def _rope(rope: Any, found: Facts, length: int | None) -> None:
     reaches = [n for n in (trained, length) if n is not None]
     if rope.needs_lengths and trained is not None:
         far = length if length is not None and length > trained else 4 * trained
-        _spectrum(found, rope.frequencies_at(trained), f" up to {trained:,} tokens", [trained])
-        _spectrum(found, rope.frequencies_at(far), f" at {far:,} tokens", [far])
+        for at, where in ((trained, f" up to {trained:,} tokens"), (far, f" at {far:,} tokens")):
+            _spectrum(found, rope.frequencies_at(at), where, [at])
+            _amplitude(rope, found, rope.amplitude_at(at))
     else:
         _spectrum(found, rope.frequencies, "", reaches)
-    _amplitude(rope, found)
+        _amplitude(rope, found, rope.amplitude)
 
 
 def _width(rope: Any, found: Facts) -> None:
@@ -100,12 +101,11 @@ def _scaling(rope: Any, found: Facts, length: int | None) -> None:
     found.say("scaling", f"{type(scaling).__name__}: {', '.join(told)}")
     found.numbers["scaling"] = {"name": type(scaling).__name__, **options}
     plain = geometric(rope.base, rope.rotary_dim, rope.rotary_dim // 2)
-    at = rope.frequencies
-    if rope.needs_lengths:
-        at = rope.frequencies_at(max(length or 0, 4 * scaling.original_length))
+    far = max(length or 0, 4 * (getattr(scaling, "original_length", None) or 1))
+    at = rope.frequencies_at(far) if rope.needs_lengths else rope.frequencies
     text = slowing(plain, at.tolist())
     if text:
-        found.say("", text)
+        found.say("", text + (f", at {far:,} tokens" if rope.needs_lengths else ""))
 
 
 def _is_default(scaling: Any, name: str) -> bool:
@@ -177,8 +177,8 @@ def _spectrum(found: Facts, frequencies: Tensor, where: str, reaches: list[int])
     found.numbers["longest_wavelength"] = longest
 
 
-def _amplitude(rope: Any, found: Facts) -> None:
-    amplitude, folded = rope.amplitude, rope.logit_scale(rope.head_dim)
+def _amplitude(rope: Any, found: Facts, amplitude: float) -> None:
+    folded = rope.logit_scale(rope.head_dim)
     found.numbers |= {"amplitude": amplitude, "logit_scale": folded}
     if amplitude == folded == 1:
         found.say("amplitude", "1")
@@ -238,7 +238,7 @@ def _temperature(warm: Any, found: Facts, length: int | None) -> None:
 
 
 def _nope(_: Any, found: Facts, _length: int | None) -> None:
-    found.say("position", "none: order is known from a causal mask alone")
+    found.say("position", "none: no encoding tells these layers the order")
 
 
 def _learned(table: Any, found: Facts, _length: int | None) -> None:

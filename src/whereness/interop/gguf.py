@@ -13,7 +13,8 @@ Source: the format's description in the ggml repository, docs/gguf.md, versions 
 
 import struct
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from io import BufferedIOBase
+from typing import Any
 
 MAGIC = b"GGUF"
 SCALARS = {
@@ -47,7 +48,7 @@ class Header:
     tensors: frozenset[str]
 
 
-def read_header(file: BinaryIO, name: str) -> Header:
+def read_header(file: BufferedIOBase, name: str) -> Header:
     """Metadata and tensor names of an open file that stands behind its magic.
 
     Raises:
@@ -69,7 +70,7 @@ def read_header(file: BinaryIO, name: str) -> Header:
 
 
 class _Reader:
-    def __init__(self, file: BinaryIO, name: str) -> None:
+    def __init__(self, file: BufferedIOBase, name: str) -> None:
         self.file, self.name, self.taken = file, name, 0
 
     def wrong(self, what: str) -> ValueError:
