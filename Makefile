@@ -51,6 +51,7 @@ $(VENV)/.stamp: pyproject.toml constraints.txt Makefile $(MOVED)
 
 $(VENV)/.peers: $(VENV)/.stamp
 	$(INSTALL) --group peers
+	$(INSTALL) --no-deps --group peers-alone
 	@touch $@
 
 # Chromium comes from Debian: playwright's own cannot be fetched everywhere.
@@ -92,6 +93,7 @@ lock:
 	build/lock/bin/python -m pip install -qq --upgrade pip
 	build/lock/bin/python -m pip install -qq --constraint build/torch.txt \
 		--group build --group lint --group test --group peers --group browser --editable '.[all]'
+	build/lock/bin/python -m pip install -qq --no-deps --group peers-alone
 	{ echo '# Written by `make lock`: every package of `make venv` and `make test-more`.'; \
 	  build/lock/bin/python -m pip freeze --all --exclude-editable | sed 's/+.*//' | \
 	  grep -E -v '^(nvidia-|cuda-|triton)'; } > build/constraints.txt

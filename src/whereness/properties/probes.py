@@ -12,6 +12,7 @@ and 4 are ours: the literature has a table for added vectors only.
 Axes: H heads, N tokens, E model dim, R contents, n axes of a position.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -90,8 +91,9 @@ def is_defined(encoding: PositionalEncoding, positions: Tensor) -> bool:
     """The encoding takes these positions, and what it makes of them is finite."""
     s = sizes(encoding)
     x = torch.ones(1, positions.shape[0], s.dim, dtype=torch.float64)
+    length = max(positions.shape[0], math.ceil(positions.max()) + 1)
     try:
-        passage = through(encoding, x, where_of(encoding, positions))
+        passage = through(encoding, x, where_of(encoding, positions, length))
     except ValueError:
         return False
     seen = passage.allowed

@@ -75,6 +75,7 @@ class RoPE(Rotary):
         self._plain = Spectrum(self.base, self.rotary_dim)
         self._frequencies = self._constants()
         self.needs_lengths = scaling is not None and scaling.needs_lengths
+        self.unbounded = scaling is None or math.isinf(scaling.reach)
         self.norm_preserving = scaling is None or scaling.keeps_norms
 
     @property

@@ -43,7 +43,6 @@ class XPos(RoPE):
     """
 
     causal_only = True
-    unbounded = False
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class XPos(RoPE):
         self._zeta = tuple(
             (2 * k + gamma * width) / ((1 + gamma) * width) for k in range(width // 2)
         )
-        self.norm_preserving = False
+        self.norm_preserving = self.unbounded = False
 
     @property
     def zeta(self) -> Tensor:

@@ -89,7 +89,6 @@ class Linear(Scaling):
 
     @property
     def reach(self) -> float:
-        """The longest sequence that several factors hold; inf for a single one."""
         if isinstance(self.factor, tuple):
             return self.factor[-1] * (self.original_length or 1)
         return math.inf

@@ -58,6 +58,10 @@ class Resonance(Scaling):
             return self.scaling.reference_length
         return self.original_length or 1
 
+    @property
+    def reach(self) -> float:
+        return math.inf if self.scaling is None else self.scaling.reach
+
     def require_fit(self, plain: Spectrum) -> None:
         if self.scaling is not None:
             self.scaling.require_fit(plain)

@@ -8,6 +8,7 @@ order of operations below, they are what Hugging Face computes.
 Axes: P = dim/2 pairs, L any axes of sequences or tokens. Units: radians per token, tokens.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -81,6 +82,11 @@ class Scaling:
     def reference_length(self) -> int:
         """The length at which `RoPE.frequencies` is told: that of the training."""
         return 1
+
+    @property
+    def reach(self) -> float:
+        """The longest sequence that it is defined for, tokens."""
+        return math.inf
 
     def require_fit(self, plain: Spectrum) -> None:
         """Raise ValueError where this scaling cannot be applied to `plain`."""
