@@ -124,6 +124,54 @@ def survives(keys):
             of_one_line(error)
 
 
+def within(levels):
+    keys = dict(SMALL)
+    for _ in range(levels):
+        keys = {"text_config": keys}
+    return keys
+
+
+LOOP = {"model_type": "nobody_knows"}
+LOOP["text_config"] = LOOP
+LONG = "x" * 10**6
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        within(20_000),
+        LOOP,
+        {LONG: 1, f"{LONG}_config": SMALL, "\n_config": {**SMALL, "rope_theta": -1}},
+        {**SMALL, "model_type": LONG},
+        {**SMALL, "rope_scaling": {LONG: 1}},
+        {**SMALL, "rope_scaling": {"rope_type": LONG}},
+        {**SMALL, "rope_scaling": {"rope_type": LONG, "type": "linear"}},
+        {**SMALL, **{f"rope_{i}": i for i in range(10_000)}},
+        {**SMALL, "num_hidden_layers": 2**16, "layer_types": ["full_attention"] * 2**17},
+        {**SMALL, "num_hidden_layers": 2**16},
+        {**SMALL, 3: 4},
+        {"general.architecture": LONG},
+    ],
+    ids=[
+        "deep",
+        "loop",
+        "long",
+        "type",
+        "key",
+        "rope_type",
+        "both",
+        "alike",
+        "types",
+        "layers",
+        "number",
+        "arch",
+    ],
+)
+@pytest.mark.timeout(20)
+def test_sizes_that_no_model_has(keys):
+    survives(keys)
+
+
 @given(st.dictionaries(KEYS, JSON, max_size=10))
 @settings(max_examples=100, deadline=None)
 def test_any_json_is_an_encoding_or_an_error_of_one_line(keys):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from whereness.interop import dialects, rope_keys
 from whereness.interop.families import Family, families, family
 from whereness.interop.files import Source, read
-from whereness.interop.keys import ConfigWarning, Reading, nearest, shown, string
+from whereness.interop.keys import ConfigWarning, Reading, nearest, short, shown, string
 from whereness.interop.layers import Slot, slots
 from whereness.interop.rotary import complete, rotary_layer
 from whereness.interop.specs import Layer, Spec, build_layer, told
@@ -115,6 +115,13 @@ def from_config(
 
 def parts_of(source: Source) -> dict[str, Part]:
     """The parts of a model by name, the default one first."""
+    try:
+        return _parts(source)
+    except RecursionError:
+        raise ValueError("The config is nested too deeply to be one.") from None
+
+
+def _parts(source: Source) -> dict[str, Part]:
     found: dict[str, Part] = {}
     other = dialects.translated(source)
     if other is None:
@@ -223,7 +230,7 @@ def _unknown(keys: Mapping[str, Any], weak: frozenset[str], path: str, model_typ
     plain = Family(fraction=fractions)
     reading = _reading(keys, weak, path, plain)
     what = f"model_type {shown(model_type)}" if model_type else "no model_type"
-    where = f"{path}: " if path else ""
+    where = f"{short(path)}: " if path else ""
     near = nearest(model_type, families())
     opened = [key for key in DECIDED_BY_CODE if reading.get(key) not in (None, [], {})]
     if opened:
@@ -275,14 +282,16 @@ def chosen(parts: Mapping[str, Part], part: str | None) -> Part:
 
 
 def _listed(parts: Mapping[str, Part]) -> str:
-    return f"Parts: {', '.join(f'{n!r} ({p.model_type})' for n, p in parts.items())}."
+    told = [f"{shown(n)} ({short(p.model_type)})" for n, p in parts.items()]
+    more = [f"and {len(told) - 20} more"] if len(told) > 20 else []
+    return f"Parts: {', '.join([*told[:20], *more])}."
 
 
 def layers_of(part: Part) -> Layers:
     """What every layer of a part has."""
     reading, known = part.reading, part.family
     if known.refused:
-        where = f"{part.name}: " if part.name else ""
+        where = f"{short(part.name)}: " if part.name else ""
         what = f"model_type {shown(part.model_type)}" if part.model_type else "no model_type"
         raise ValueError(f"{where}{what} {known.refused}")
     length = reading.whole(known.num_positions)

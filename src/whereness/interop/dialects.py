@@ -12,7 +12,7 @@ from typing import Any
 from whereness.interop import gguf_keys
 from whereness.interop.families import Family, Kind
 from whereness.interop.files import Source
-from whereness.interop.keys import boolean, integer, listed, number, string
+from whereness.interop.keys import boolean, integer, listed, number, shown, string
 
 MEGATRON = frozenset(
     {
@@ -95,7 +95,7 @@ def _megatron(keys: dict[str, Any]) -> Translated:
     if kind not in ("rope", "mrope", "yarn"):
         raise ValueError(
             f"position_embedding_type must be rope, mrope, yarn, learned_absolute, relative or "
-            f"none, got {kind!r}."
+            f"none, got {shown(kind)}."
         )
     ours["rope_parameters"] = _megatron_scaling(keys, kind)
     frequency = keys.get("no_rope_freq")

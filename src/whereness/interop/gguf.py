@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Any
 
+from whereness.interop.keys import shown
+
 MAGIC = b"GGUF"
 SCALARS = {
     0: "B",
@@ -64,7 +66,7 @@ def read_header(file: BufferedIOBase, name: str) -> Header:
     for _ in range(num_entries):
         key = reader.string()
         if key in metadata:
-            raise reader.wrong(f"the key {key!r} twice")
+            raise reader.wrong(f"the key {shown(key)} twice")
         metadata[key] = reader.value(reader.scalar("I"))
     return Header(metadata, frozenset(reader.tensor() for _ in range(num_tensors)))
 

@@ -154,7 +154,7 @@ def _scaling(arch: str, keys: Mapping[str, Any]) -> dict[str, Any]:
         return {"rope_type": "linear", "factor": factor}
     if kind != "yarn":
         raise ValueError(
-            f"{arch}.rope.scaling.type must be none, linear, yarn or longrope, got {kind!r}."
+            f"{arch}.rope.scaling.type must be none, linear, yarn or longrope, got {shown(kind)}."
         )
     if arch == "deepseek2":
         return _latent_yarn(arch, keys, rope)

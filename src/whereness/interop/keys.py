@@ -88,6 +88,12 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def short(name: str) -> str:
+    """A key for a message, as it is if it is a sane one."""
+    plain = name if name.isprintable() else repr(name)[1:-1]
+    return plain if len(plain) <= 120 else f"{plain[:117]}..."
+
+
 def nearest(word: str, known: Collection[str]) -> str:
     """' Did you mean X?' when something known is close; else nothing."""
     near = difflib.get_close_matches(word[:60], sorted(known), n=1, cutoff=0.7)
@@ -108,7 +114,7 @@ class Reading:
 
     def name(self, key: str) -> str:
         """The key as the user knows it."""
-        return self.prefix + key
+        return short(self.prefix + key)
 
     def get(self, key: str) -> Any:
         """The value given, or the class default; None where there is none. "a.b" is b within a."""

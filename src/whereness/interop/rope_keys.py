@@ -97,9 +97,10 @@ def rope_dict(reading: Reading) -> tuple[str, dict[str, Any]]:
         first, second = (rope for _, rope in found)
         for key in sorted(first.keys() & second.keys()):
             if first[key] != second[key]:
+                both = " and ".join(map(reading.name, NAMES))
                 raise ValueError(
-                    f"{reading.name(NAMES[0])} and {reading.name(NAMES[1])} differ in {key!r}: "
-                    f"{shown(first[key])} and {shown(second[key])}. Keep one of them."
+                    f"{both} differ in {shown(key)}: {shown(first[key])} and "
+                    f"{shown(second[key])}. Keep one of them."
                 )
         return NAMES[0], {**second, **first}
     if found:
@@ -118,8 +119,8 @@ def checked_nested(name: str, rope: dict[str, Any]) -> None:
     for key, value in rope.items():
         if not (value is None or isinstance(value, dict)) and key != "truncate":
             raise ValueError(
-                f"{name} holds one dict a layer type, and beside them {key!r} = {shown(value)}: "
-                "move it into each of them."
+                f"{name} holds one dict a layer type, and beside them {shown(key)} = "
+                f"{shown(value)}: move it into each of them."
             )
 
 
@@ -130,7 +131,7 @@ def rope_type(family: Family, name: str, rope: dict[str, Any]) -> str:
     resolved = {key: aliases.get(value, value) for key, value in given.items()}
     if len(set(resolved.values())) > 1:
         raise ValueError(
-            f"{name} has rope_type {given['rope_type']!r} and type {given['type']!r}: "
+            f"{name} has rope_type {shown(given['rope_type'])} and type {shown(given['type'])}: "
             "two names for the same thing must agree."
         )
     kind = next(iter(resolved.values()), "default")
@@ -155,7 +156,7 @@ def checked(reading: Reading, family: Family, name: str, rope: dict[str, Any], k
             continue
         if key not in KNOWN:
             raise ValueError(
-                f"{name} has the unknown key {key!r}.{nearest(key, KNOWN | ours)} "
+                f"{name} has the unknown key {shown(key)}.{nearest(key, KNOWN | ours)} "
                 f"Known for {kind!r}: {', '.join(sorted(ours))}."
             )
         if kind == "default" and key == "factor" and value != 1:

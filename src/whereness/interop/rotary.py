@@ -22,6 +22,9 @@ from whereness.interop.specs import NOPE, Layer, Spec, spec
 from whereness.interop.temperatures import temperature_of
 from whereness.interop.widths import even, pairing_of, widths_of
 
+MOST_ALIKE = 200
+"""Keys compared with the known ones."""
+
 
 def rotary_layer(reading: Reading, family: Family, slot: Slot) -> Layer:
     """What a layer of a rotary family has."""
@@ -120,11 +123,13 @@ def _order(family: Family, rule: Rule) -> str:
 def _no_misspelling(reading: Reading, family: Family) -> None:
     """Refuse a key at the top that is nearly one that would be read."""
     known = {*rope_keys.TOP_KEYS, *family.base, *family.fraction, *family.rotary_dim}
-    for key in reading.given:
-        if key in known or not key.lower().startswith(("rope_", "rotary_", "rop_", "rotery_")):
-            continue
-        if key.lower() in known or _one_off(key, known):
-            raise ValueError(f"{reading.name(key)[:80]} is an unknown key.{nearest(key, known)}")
+    starts = ("rope_", "rotary_", "rop_", "rotery_")
+    alike = [key for key in reading.given if str(key).lower().startswith(starts)]
+    if len(alike) > MOST_ALIKE:
+        raise ValueError(f"The config has {len(alike)} keys that begin as those of RoPE do.")
+    for key in alike:
+        if key not in known and (key.lower() in known or _one_off(key, known)):
+            raise ValueError(f"{reading.name(key)} is an unknown key.{nearest(key, known)}")
 
 
 def _one_off(key: str, known: set[str]) -> bool:

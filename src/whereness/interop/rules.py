@@ -37,8 +37,8 @@ def rule_of(reading: Reading, family: Family, slot: Slot) -> Rule | None:
     if label is None or label not in rope:
         raise ValueError(
             f"{path} is nested per layer type and has no entry for "
-            f"{'the layers, which have no type' if label is None else repr(label)}; it has "
-            f"{', '.join(sorted(map(repr, rope)))}."
+            f"{'the layers, which have no type' if label is None else shown(label)}; it has "
+            f"{', '.join(sorted(map(shown, rope))[:10])}."
         )
     own = rope[label]
     if own is None:
