@@ -72,6 +72,8 @@ def test_megatrons_yarn():
     close(found.frequencies, yarn(10_000.0, 16, 4.0, 32))
     assert found.amplitude == pytest.approx(m(4, 0.707))
     assert found.logit_scale(16) == 1.0
+    both = quiet({**keys, "yarn_mscale": 1.0, "yarn_mscale_all_dim": 1.0})
+    assert (both.amplitude, both.logit_scale(16)) == (1.0, 1.0)
     with pytest.raises(ValueError, match="rotary_percent is not read by Megatron's YaRN"):
         quiet({**keys, "rotary_percent": 0.5})
 

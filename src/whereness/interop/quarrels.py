@@ -66,7 +66,8 @@ QUARRELS = (
     ),
     Quarrel(
         scaled("YaRN", truncate=False),
-        "truncate=false: KerasHub has it by default; llama.cpp and older vLLM round always (#27722).",
+        "truncate=false: KerasHub has it by default; llama.cpp and older vLLM round always "
+        "(#27722).",
     ),
     Quarrel(
         scaled("DynamicNTK"),

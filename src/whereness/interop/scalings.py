@@ -177,8 +177,11 @@ def _yarn_amplitude(rope: Rope, factor: float) -> dict[str, Any]:
             "cos and sin."
         )
     if rope.family.yarn == "megatron":
-        school = {"school": "deepseek", "mscale": mscale, "mscale_all_dim": all_dim}
-        return {"attention_factor": given, **school}
+        if rope.family.rotary_dim:  # its latent attention folds a part into the softmax scale
+            school = {"school": "deepseek", "mscale": mscale, "mscale_all_dim": all_dim}
+            return {"attention_factor": given, **school}
+        ratio = _m(factor, 1.0 if mscale is None else mscale) / _m(factor, all_dim or 0.0)
+        return {"attention_factor": ratio if given is None else given}
     if given is None:
         _tell_mscales(rope, factor, mscale, all_dim)
     if rope.family.yarn == "deepseek" and all_dim is not None:
