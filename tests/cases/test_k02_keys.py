@@ -95,9 +95,12 @@ def test_a_missing_base_is_the_familys_own_or_an_error():
 
 
 @case("P016", "P037")
-def test_a_base_under_a_name_that_the_family_does_not_read_is_refused():
+@pytest.mark.parametrize(
+    "read", [{}, {"rope_theta": None, "rope_parameters": {"rope_theta": 10_000.0}}]
+)
+def test_a_base_under_a_name_that_the_family_does_not_read_is_refused(read):
     with pytest.raises(ValueError, match="rotary_base = 500000 is not read"):
-        wn.from_config(config(rotary_base=500_000.0))
+        wn.from_config(config(**read, rotary_base=500_000.0))
 
 
 @case("P017")
