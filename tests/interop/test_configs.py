@@ -236,6 +236,14 @@ def test_a_model_of_one_part_has_none_to_choose():
         wn.from_config(SMALL, part="text_config")
 
 
+@pytest.mark.parametrize("own", [{}, {"model_type": "llama4"}, {"model_type": "llama4_text"}])
+def test_a_part_of_older_files_has_the_type_of_its_model_or_none(own):
+    """ "llama4_text" rotates interleaved; "llama4" is the type of the whole."""
+    inner = {**{k: v for k, v in SMALL.items() if k != "model_type"}, "head_dim": 16, **own}
+    keys = {"model_type": "llama4", "text_config": inner, "vision_config": {"model_type": "x"}}
+    assert quiet(keys, part="text_config", layer=0).pairing == "interleaved"
+
+
 def test_an_error_in_a_part_names_it():
     keys = {**COMPOSITE, "text_config": {**SMALL, "rope_theta": -1.0}}
     with pytest.raises(ValueError, match="text_config.rope_theta must be above 0"):

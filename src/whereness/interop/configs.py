@@ -179,7 +179,13 @@ def _inner(
         if not isinstance(name, str) or any(p.split(".")[0] == name for p in listed):
             continue
         composed = name.endswith("_config") or name in ("encoder", "decoder")
-        if composed and isinstance(value, Mapping) and _is_model(value):
+        if not composed or not isinstance(value, Mapping):
+            continue
+        # Older files repeat the model's own type in a part, or leave it out.
+        usual = f"{model_type}_{name.removesuffix('_config')}"
+        if value.get("model_type") in (None, model_type) and usual in families():
+            inner.append((name, {**value, "model_type": None}, usual))
+        elif _is_model(value):
             inner.append((name, value, ""))
     return inner
 
