@@ -194,6 +194,14 @@ def test_schedules_that_do_not_fit(keys, says):
         quiet(config(**{**GEMMA, **keys}))
 
 
+def test_a_base_at_the_top_must_be_that_of_a_layer_type():
+    nested = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    keys = {**GEMMA, "rope_local_base_freq": None, "rope_parameters": nested}
+    assert quiet(config(**{**keys, "rope_theta": 1e6}), layer=0).base == 1e4
+    with pytest.raises(ValueError, match="rope_theta = 50000 is the base of no layer type"):
+        quiet(config(**{**keys, "rope_theta": 5e4}), layer=0)
+
+
 def test_layers_without_attention_have_no_position():
     types = ["linear_attention", "full_attention"]
     found = [quiet(config(layer_types=types), layer=i) for i in (0, 1)]

@@ -11,47 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from whereness.interop import dialects, rope_keys
-from whereness.interop.families import Family, families, family
-from whereness.interop.files import Source, read
-from whereness.interop.keys import ConfigWarning, Reading, nearest, short, shown, string
+from whereness.interop.files import read
+from whereness.interop.keys import ConfigWarning, short, shown
 from whereness.interop.layers import Slot, slots
-from whereness.interop.rotary import complete, rotary_layer
+from whereness.interop.parts import Part, chosen, parts_of
+from whereness.interop.rotary import rotary_layer
 from whereness.interop.specs import Layer, Spec, build_layer, told
 from whereness.interop.tables import KINDS
 
 if TYPE_CHECKING:
     from whereness.encoding import PositionalEncoding
 
-DECIDED_BY_CODE = (
-    "alibi",
-    "dual_chunk_attention_config",
-    "global_head_dim",
-    "mrope_section",
-    "no_rope_layer_interval",
-    "no_rope_layers",
-    "nope_layer_interval",
-    "position_embedding_type",
-    "qk_rope_head_dim",
-    "relative_attention_num_buckets",
-    "rotary_dim",
-    "sliding_window_pattern",
-)
-"""Keys that say nothing by themselves: a model that has one and is unknown is refused."""
-
 REFUSED = "refused"
 """Kind of a spec that cannot be built: its "why" says the reason."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One part of a model: a part is what has layers of its own."""
-
-    name: str
-    """Key path in the config; "" where the model is one part."""
-    model_type: str
-    family: Family
-    reading: Reading
 
 
 @dataclass(frozen=True)
@@ -111,186 +83,6 @@ def from_config(
     for notice in layers.notices:
         warnings.warn(notice, ConfigWarning, stacklevel=2)
     return build_layer(found)
-
-
-def parts_of(source: Source) -> dict[str, Part]:
-    """The parts of a model by name, the default one first."""
-    try:
-        return _parts(source)
-    except RecursionError:
-        raise ValueError("The config is nested too deeply to be one.") from None
-
-
-def _parts(source: Source) -> dict[str, Part]:
-    found: dict[str, Part] = {}
-    other = dialects.translated(source)
-    if other is None:
-        _collect(source.keys, source.weak, "", "", found)
-    else:
-        _add(other.keys, frozenset(), "", other.name, other.family, found)
-        for part in found.values():
-            part.reading.notices.extend(other.notices)
-    return found
-
-
-def _collect(
-    keys: Mapping[str, Any], weak: frozenset[str], path: str, told_type: str, found: dict[str, Part]
-) -> None:
-    """Add the part at `path`, or those that it is composed of."""
-    model_type = keys.get("model_type")
-    model_type = "" if model_type is None else string(_join(path, "model_type"), model_type)
-    model_type = model_type or told_type
-    known = family(model_type)
-    for name, inner, inner_type in _inner(keys, model_type, known):
-        _collect(inner, frozenset(), _join(path, name), inner_type, found)
-    if known is not None and known.parts:
-        if known.text and "text_config" not in keys and _holds_text(keys):
-            text = families()[known.text]
-            part = Part(path, known.text, text, _reading(keys, weak, path, text))
-            others = dict(found)
-            found.clear()
-            found.update({path or "text_config": part, **others})
-        return
-    if known is None and any(name.startswith(f"{path}." if path else "") for name in found):
-        return  # a wrapper that nobody needs to know: its parts say everything
-    _add(keys, weak, path, model_type, known, found)
-
-
-def _holds_text(keys: Mapping[str, Any]) -> bool:
-    return any(keys.get(key) is not None for key in ("hidden_size", "num_hidden_layers"))
-
-
-def _inner(
-    keys: Mapping[str, Any], model_type: str, known: Family | None
-) -> list[tuple[str, Mapping[str, Any], str]]:
-    """(name, keys, model_type) of the configs within a config."""
-    inner = []
-    listed = {} if known is None else known.parts
-    for path, its_type in listed.items():
-        found: Any = keys
-        for name in path.split("."):
-            found = found.get(name) if isinstance(found, Mapping) else None
-        if isinstance(found, Mapping):
-            same = found.get("model_type") in (None, model_type)
-            inner.append((path, {**found, "model_type": None} if same else found, its_type))
-    if known is not None and not known.parts:
-        return []  # a model of one part, whatever else is kept beside it
-    for name, value in keys.items():
-        if not isinstance(name, str) or any(p.split(".")[0] == name for p in listed):
-            continue
-        composed = name.endswith("_config") or name in ("encoder", "decoder")
-        if not composed or not isinstance(value, Mapping):
-            continue
-        # Older files repeat the model's own type in a part, or leave it out.
-        usual = f"{model_type}_{name.removesuffix('_config')}"
-        if value.get("model_type") in (None, model_type) and usual in families():
-            inner.append((name, {**value, "model_type": None}, usual))
-        elif _is_model(value):
-            inner.append((name, value, ""))
-    return inner
-
-
-def _is_model(keys: Mapping[str, Any]) -> bool:
-    if isinstance(keys.get("model_type"), str):
-        return True
-    return any(
-        k.endswith("_config") and isinstance(v, Mapping) and _is_model(v)
-        for k, v in keys.items()
-        if isinstance(k, str)
-    )
-
-
-def _add(
-    keys: Mapping[str, Any],
-    weak: frozenset[str],
-    path: str,
-    model_type: str,
-    known: Family | None,
-    found: dict[str, Part],
-) -> None:
-    if known is None:
-        found[path] = _unknown(keys, weak, path, model_type)
-        return
-    reading = _reading(keys, weak, path, known)
-    for key, value, other in known.when:
-        if reading.get(key) == value:
-            known = other
-            reading = _reading(keys, weak, path, known)
-            break
-    if known.decoder is None:
-        found[path] = Part(path, model_type, known, reading)
-        return
-    decoder = known.decoder
-    for name, one in (("encoder", known), ("decoder", decoder)):
-        own = _reading(keys, weak, path, one)
-        found[_join(path, name)] = Part(_join(path, name), model_type, one, own)
-
-
-def _reading(keys: Mapping[str, Any], weak: frozenset[str], path: str, known: Family) -> Reading:
-    return Reading(keys, known.defaults, weak, f"{path}." if path else "")
-
-
-def _unknown(keys: Mapping[str, Any], weak: frozenset[str], path: str, model_type: str) -> Part:
-    """A part whose model_type nobody told us about: read as Llama if it leaves nothing open."""
-    fractions = rope_keys.FRACTION_KEYS
-    plain = Family(fraction=fractions)
-    reading = _reading(keys, weak, path, plain)
-    what = f"model_type {shown(model_type)}" if model_type else "no model_type"
-    where = f"{short(path)}: " if path else ""
-    near = nearest(model_type, families())
-    opened = [key for key in DECIDED_BY_CODE if reading.get(key) not in (None, [], {})]
-    if opened:
-        why = f"and its {opened[0]} means what its code makes of it."
-        plain = Family(refused=f"is not a known family,{near and ' ' + near.strip()} {why}")
-    elif not _complete(reading):
-        plain = Family(
-            refused=f"is not a known family.{near} Its keys alone do not say its positions: that "
-            "takes a base (rope_theta) and a width (head_dim, or hidden_size and "
-            "num_attention_heads)."
-        )
-    else:
-        reading.notice(
-            f"{where}{what} is not a known family: read as Llama's, every layer rotary, half "
-            "pairing."
-        )
-    return Part(path, model_type, plain, reading)
-
-
-def _complete(reading: Reading) -> bool:
-    try:
-        return complete(reading)
-    except (TypeError, ValueError):  # a key that means something else in that model
-        return False
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def chosen(parts: Mapping[str, Part], part: str | None) -> Part:
-    """The part of this name, or the only one, or the encoder."""
-    names = list(parts)
-    if part is None:
-        if len(parts) == 1:
-            return parts[names[0]]
-        if set(names) == {"encoder", "decoder"}:
-            return parts["encoder"]
-        raise ValueError(
-            f"The model has {len(parts)} parts: choose one with part=. {_listed(parts)}"
-        )
-    if not isinstance(part, str):
-        raise TypeError(f"part must be a string or None, got {shown(part)}.")
-    if part in parts:
-        return parts[part]
-    if names == [""]:
-        raise ValueError(f"The model has no parts: leave part out, got {shown(part)}.")
-    raise ValueError(f"The model has no part {shown(part)}.{nearest(part, names)} {_listed(parts)}")
-
-
-def _listed(parts: Mapping[str, Part]) -> str:
-    told = [f"{shown(n)} ({short(p.model_type)})" for n, p in parts.items()]
-    more = [f"and {len(told) - 20} more"] if len(told) > 20 else []
-    return f"Parts: {', '.join([*told[:20], *more])}."
 
 
 def layers_of(part: Part) -> Layers:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from whereness.encoding import PositionalEncoding, as_encoding
-from whereness.interop.configs import REFUSED, Layers, Part, chosen, layers_of, numbers, parts_of
+from whereness.interop.configs import REFUSED, Layers, layers_of, numbers
 from whereness.interop.facts import Facts, facts
 from whereness.interop.files import read
 from whereness.interop.keys import shown
+from whereness.interop.parts import Part, chosen, parts_of
 from whereness.interop.quarrels import quarrels
 from whereness.interop.specs import Layer, build
 
