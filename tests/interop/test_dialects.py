@@ -22,13 +22,13 @@ def megatron(**changes):
 
 
 def test_megatrons_defaults():
-    found = wn.from_config(MEGATRON)
+    found = quiet(MEGATRON)
     assert (found.head_dim, found.pairing, found.base) == (16, "half", 10_000.0)
-    close(wn.from_config(argparse.Namespace(**MEGATRON)).frequencies, plain(10_000.0, 16))
+    close(quiet(argparse.Namespace(**MEGATRON)).frequencies, plain(10_000.0, 16))
 
 
 def test_megatrons_widths_pairing_and_base():
-    found = wn.from_config(
+    found = quiet(
         megatron(kv_channels=32, rotary_percent=0.5, rotary_interleaved=True, rotary_base=500_000)
     )
     assert (found.head_dim, found.rotary_dim, found.pairing) == (32, 16, "interleaved")
@@ -41,19 +41,19 @@ def test_megatrons_widths_pairing_and_base():
 )
 def test_megatrons_layers_without_rope(frequency, silent):
     keys = megatron(no_rope_freq=frequency)
-    assert [i for i in range(4) if type(wn.from_config(keys, layer=i)) is wn.NoPE] == silent
+    assert [i for i in range(4) if type(quiet(keys, layer=i)) is wn.NoPE] == silent
 
 
 def test_megatrons_scalings():
     close(
-        wn.from_config(megatron(rotary_seq_len_interpolation_factor=4)).frequencies,
+        quiet(megatron(rotary_seq_len_interpolation_factor=4)).frequencies,
         [w / 4 for w in plain(10_000.0, 16)],
     )
     for more, factor in (({}, 8.0), ({"rope_scaling_factor": 32.0}, 32.0)):
-        found = wn.from_config(megatron(use_rope_scaling=True, rotary_base=500_000, **more))
+        found = quiet(megatron(use_rope_scaling=True, rotary_base=500_000, **more))
         close(found.frequencies, llama3(500_000.0, 16, factor, 1.0, 4.0, 8192))
     with pytest.raises(ValueError, match="Only one of yarn"):
-        wn.from_config(megatron(use_rope_scaling=True, rotary_seq_len_interpolation_factor=2))
+        quiet(megatron(use_rope_scaling=True, rotary_seq_len_interpolation_factor=2))
 
 
 def m(factor, x):
@@ -88,11 +88,11 @@ def test_megatrons_latent_attention():
 
 
 def test_megatrons_other_types():
-    learned = wn.from_config(megatron(position_embedding_type="learned_absolute"))
+    learned = quiet(megatron(position_embedding_type="learned_absolute"))
     assert (learned.num_positions, learned.dim) == (128, 64)
-    assert type(wn.from_config(megatron(position_embedding_type="none"))) is wn.NoPE
+    assert type(quiet(megatron(position_embedding_type="none"))) is wn.NoPE
     with pytest.raises(ValueError, match="position_embedding_type must be rope"):
-        wn.from_config(megatron(position_embedding_type="spiral"))
+        quiet(megatron(position_embedding_type="spiral"))
 
 
 DEEPSEEK = {
@@ -109,7 +109,7 @@ DEEPSEEK = {
 
 
 def test_deepseeks_own_config():
-    found = wn.from_config(DEEPSEEK)
+    found = quiet(DEEPSEEK)
     assert (found.head_dim, found.rotary_dim, found.rotary_side) == (48, 16, "trailing")
     assert found.pairing == "interleaved"
     close(found.frequencies, yarn(10_000.0, 16, 4.0, 32))
@@ -118,17 +118,24 @@ def test_deepseeks_own_config():
 
 
 def test_deepseeks_code_scales_beyond_the_training_alone():
-    found = wn.from_config({**DEEPSEEK, "max_seq_len": 32})
+    found = quiet({**DEEPSEEK, "max_seq_len": 32})
     close(found.frequencies, plain(10_000.0, 16))
     assert found.logit_scale(48) == 1.0
 
 
 def test_metas_params():
     keys = {"dim": 64, "n_heads": 4, "n_layers": 2, "norm_eps": 1e-5}
-    found = wn.from_config(keys)
+    found = quiet(keys)
     assert (found.head_dim, found.pairing) == (16, "interleaved")
     close(found.frequencies, plain(10_000.0, 16))
     scaled = {**keys, "rope_theta": 500_000.0, "use_scaled_rope": True}
     close(quiet(scaled).frequencies, llama3(500_000.0, 16, 8.0, 1.0, 4.0, 8192))
     assert "does not say its factor" in told(scaled)
     assert not told({**scaled, "rope_scaling_factor": 32.0})
+
+
+@pytest.mark.parametrize(
+    "keys", [MEGATRON, DEEPSEEK, {"dim": 64, "n_heads": 4, "n_layers": 2}], ids=str.split("m d l")
+)
+def test_a_base_that_is_the_codes_own_is_told(keys):
+    assert "rope_theta is missing: 10000 is taken" in told(keys)

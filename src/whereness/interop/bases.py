@@ -1,7 +1,7 @@
 """The base of a layer, which may stand in several places."""
 
 from whereness.interop import rope_keys
-from whereness.interop.families import Family
+from whereness.interop.families import Family, Keys
 from whereness.interop.keys import Reading, number
 from whereness.interop.layers import Slot
 from whereness.interop.rules import Rule
@@ -28,10 +28,11 @@ def base_of(reading: Reading, family: Family, slot: Slot, rule: Rule) -> float:
             _no_dead_base(reading, family, inner[1])
         return inner[1]
     found = rope_keys.agreed("the base", top)
-    if found is None and own:  # one base for all types, in the files of older models
-        found = rope_keys.default_number(reading, own, 0.0)
     if found is None:
-        found = rope_keys.default_number(reading, family.base, 0.0)
+        # A type without a base of its own has that of all, in the files of older models.
+        found = _default(reading, family, own) or _default(reading, family, family.base)
+    if found is None and not family.base:  # the code has it, and no key
+        found = reading.defaults.get("rope_theta")
     if found is None:
         raise ValueError(
             f"The config gives no base: {rule.name or reading.name('rope_parameters')}.rope_theta "
@@ -39,6 +40,18 @@ def base_of(reading: Reading, family: Family, slot: Slot, rule: Rule) -> float:
             "assumed, since models differ in it."
         )
     _no_dead_base(reading, family, found)
+    return found
+
+
+def _default(reading: Reading, family: Family, keys: Keys) -> float | None:
+    """The class's own base: told, unless the config repeats it or never says one."""
+    found = rope_keys.default_number(reading, keys, 0.0)
+    said = any(reading.given.get(key) is not None for key in keys)
+    if found is not None and not said and family.kind in ("rope", "multimodal"):
+        reading.notice(
+            f"{reading.name(keys[0])} is missing: {found:g} is taken, the default of this family's "
+            "own code."
+        )
     return found
 
 
