@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -127,6 +128,7 @@ def test_a_config_object_is_asked_for_its_dict():
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_layers_that_are_all_the_same_need_no_number(layer):
+    assert wn.from_config(SMALL, layer=np.int64(layer)).head_dim == 16
     a, b = wn.from_config(SMALL), wn.from_config(SMALL, layer=layer)
     assert torch.equal(a.frequencies, b.frequencies)
     assert a is not b

@@ -172,6 +172,7 @@ def test_a_tensor_that_scales_is_refused(tmp_path):
 def test_long_arrays_are_passed_over():
     header = read_header(io.BytesIO(file_of({**SMALL, **WORDS}, ["a", "b"])[4:]), "x.gguf")
     assert header.metadata["tokenizer.ggml.tokens"] is None
+    assert header.metadata["tokenizer.ggml.scores"] is None
     assert header.metadata["qwen2.block_count"] == 2
     assert header.tensors == {"a", "b"}
 

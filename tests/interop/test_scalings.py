@@ -61,6 +61,17 @@ def test_phi3_keeps_the_length_of_training_beside_the_dict():
         )
 
 
+def test_phi3s_class_has_a_length_of_its_own():
+    """Its config class holds 4096, and Hugging Face reads that before the dict."""
+    rope = {k: v for k, v in LONG.items() if k != "original_max_position_embeddings"}
+    keys = {**scaled(**rope, factor=2.0), "model_type": "phi3"}
+    assert "4096 is taken, the default of this family's own code" in told(keys)
+    assert quiet(keys).scaling.original_length == 4096
+    keys = {**scaled(**LONG, factor=2.0), "model_type": "phi3"}
+    assert "= 32 is used; Hugging Face takes 4096 all the same" in told(keys)
+    assert quiet(keys).scaling.original_length == 32
+
+
 def test_proportional_spreads_the_pairs_that_turn():
     keys = scaled(rope_type="proportional", partial_rotary_factor=0.5)
     found = wn.from_config(config(rope_parameters=keys["rope_scaling"]))

@@ -5,11 +5,12 @@
 The specs are made without torch; `from_config` builds those of one layer.
 """
 
+import operator
 import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from whereness.interop.files import read
 from whereness.interop.keys import ConfigWarning, short, shown
@@ -54,7 +55,7 @@ class Layers:
 
 def from_config(
     config: "Mapping[str, Any] | str | os.PathLike[str] | object",
-    layer: int | None = None,
+    layer: SupportsIndex | None = None,
     part: str | None = None,
 ) -> "PositionalEncoding | tuple[PositionalEncoding, ...]":
     """The positional encoding of a layer of the model that a config describes.
@@ -117,7 +118,7 @@ def _made(part: Part, slot: Slot) -> Layer:
     return rotary_layer(reading, part.family, slot)
 
 
-def one_layer(layers: Layers, layer: int | None) -> Layer:
+def one_layer(layers: Layers, layer: SupportsIndex | None) -> Layer:
     """What this layer has; with None what all of them have."""
     groups = layers.groups()
     if layer is None:
@@ -126,8 +127,7 @@ def one_layer(layers: Layers, layer: int | None) -> Layer:
             raise ValueError(f"The layers differ: choose one with layer=. Layers {listing}.")
         found = layers.each[0]
     else:
-        if isinstance(layer, bool) or not isinstance(layer, int):
-            raise TypeError(f"layer must be an int or None, got {shown(layer)}.")
+        layer = layer_number(layer)
         count = len(layers.each)
         if layer < 0 or (layers.counted and layer >= count):
             raise ValueError(f"layer must be in 0 .. {count - 1}, got {shown(layer)}.")
@@ -136,6 +136,13 @@ def one_layer(layers: Layers, layer: int | None) -> Layer:
         if each.kind == REFUSED:
             raise ValueError(str(each.get("why")))
     return found
+
+
+def layer_number(layer: object) -> int:
+    """`layer` as an int; NumPy's integers are welcome, bools are not."""
+    if isinstance(layer, bool) or not isinstance(layer, SupportsIndex):
+        raise TypeError(f"layer must be an int or None, got {shown(layer)}.")
+    return operator.index(layer)
 
 
 def numbers(found: list[int]) -> str:

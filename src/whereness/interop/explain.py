@@ -3,10 +3,10 @@
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 from whereness.encoding import PositionalEncoding, as_encoding
-from whereness.interop.configs import REFUSED, Layers, layers_of, numbers
+from whereness.interop.configs import REFUSED, Layers, layer_number, layers_of, numbers
 from whereness.interop.facts import Facts, facts
 from whereness.interop.files import read
 from whereness.interop.keys import shown
@@ -43,7 +43,7 @@ class Told:
     refused: str = ""
 
 
-def explain(config: object, layer: int | None = None, part: str | None = None) -> str:
+def explain(config: object, layer: SupportsIndex | None = None, part: str | None = None) -> str:
     """What a model's config, or an encoding, makes each layer do, in words and numbers.
 
     Width, pairing, base, scaling, the shortest and longest wavelength, how many pairs complete no
@@ -64,7 +64,7 @@ def explain(config: object, layer: int | None = None, part: str | None = None) -
     return render(tell(config, layer, part))
 
 
-def tell(config: object, layer: int | None = None, part: str | None = None) -> list[Told]:
+def tell(config: object, layer: SupportsIndex | None = None, part: str | None = None) -> list[Told]:
     """The same as data, a part of the model each."""
     parts = parts_of(read(config))
     if part is not None or len(parts) == 1:
@@ -82,7 +82,7 @@ def tell(config: object, layer: int | None = None, part: str | None = None) -> l
     return found
 
 
-def _told(part: Part, layer: int | None) -> Told:
+def _told(part: Part, layer: SupportsIndex | None) -> Told:
     layers = layers_of(part)
     groups = layers.groups()
     if layer is not None:
@@ -107,10 +107,9 @@ def _numbers(groups: Iterable[Group]) -> Iterator[dict[str, Any]]:
     return (each.numbers for group in groups for each in group.facts)
 
 
-def _has(layers: Layers, where: list[int], layer: int) -> bool:
-    if isinstance(layer, bool) or not isinstance(layer, int):
-        raise TypeError(f"layer must be an int or None, got {shown(layer)}.")
-    return layer in where if layers.counted else layer >= 0
+def _has(layers: Layers, where: list[int], layer: SupportsIndex) -> bool:
+    number = layer_number(layer)
+    return number in where if layers.counted else number >= 0
 
 
 def _group(made: Layer, where: Sequence[int], layers: Layers) -> Group:

@@ -61,6 +61,9 @@ class Rope:
                     "differ. Keep the length of pre-training."
                 )
             found = outer
+        default = self.reading.get(ORIGINAL) if top is None else None
+        if default is not None:
+            found = self._before_default(found, integer(self.reading.name(ORIGINAL), default))
         if found is not None:
             return found
         length = self.length()
@@ -74,6 +77,22 @@ class Rope:
             "for the length of pre-training, as Hugging Face does."
         )
         return length
+
+    def _before_default(self, found: int | None, default: int) -> int:
+        """The length given, before the default that the config's class has at the top."""
+        if found is None:
+            self.reading.notice(
+                f"{self.name(ORIGINAL)} is missing: {default} is taken, the default of this "
+                "family's own code."
+            )
+            return default
+        if found != default and self.flat:
+            self.reading.notice(
+                f"{self.name(ORIGINAL)} = {found} is used; Hugging Face takes {default} all the "
+                "same, the default of this family's class, unless the config has the key at the "
+                "top, too."
+            )
+        return found
 
     def factor(self, kind: str, original: int | None = None) -> float:
         """The explicit factor, or else the ratio of the two lengths."""
