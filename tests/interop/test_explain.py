@@ -122,6 +122,19 @@ def test_a_part_that_cannot_be_told_does_not_hide_the_others():
         wn.explain(keys, part="vision_config")
 
 
+def test_a_quarrel_about_two_parts_is_told_once():
+    keys = {"model_type": "bart", "d_model": 64, "max_position_embeddings": 16}
+    text = wn.explain(keys)
+    assert text.count("LearnedAbsolute") == 2
+    assert text.count("The table's first rows belong to no position") == 1
+
+
+def test_learned_frequencies_of_a_config():
+    text = wn.explain({"model_type": "mistral_large4_text"}, layer=0)
+    assert "LeRoPE" in text
+    assert "a factor on each frequency" in text
+
+
 def test_what_is_told_is_not_warned_about():
     text = wn.explain(config(model_type="newcomer"))  # a warning would be an error here
     assert "\nRead with care\n  - model_type 'newcomer' is not a known family" in text
@@ -140,6 +153,7 @@ def test_what_is_told_is_not_warned_about():
         (lambda: wn.AxialRoPE(16), "every axis, 4 pairs"),
         (lambda: wn.Temperature(0.1, 8192.0), "1 at 0, 1.069 at 8,192"),
         (lambda: wn.LearnedRelative(4, 8), "doors"),
+        (lambda: wn.LeRoPE(16), "a factor on each frequency"),
         (
             lambda: wn.RoPE(64, scaling=wn.scaling.Linear(4.0)),
             "every pair slowed 4 times",

@@ -1,5 +1,6 @@
 """What a config, or an encoding, makes each layer do, in words and numbers."""
 
+import contextlib
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from whereness.interop.parts import Part, chosen, parts_of
 from whereness.interop.quarrels import quarrels
 from whereness.interop.specs import Layer, build
 
+TABLES = ("LearnedAbsolute", "Shaw", "T5")
 WIDTH = 92
 LABEL = 14
 
@@ -123,10 +125,10 @@ def _group(made: Layer, where: Sequence[int], layers: Layers) -> Group:
 
 
 def _light(made: Any) -> PositionalEncoding:
-    """The encoding without memory for its tables, which nothing here reads."""
+    """The encoding; learned tables, of which nothing here is read, without memory."""
     import torch
 
-    with torch.device("meta"):
+    with torch.device("meta") if made.kind in TABLES else contextlib.nullcontext():
         return build(made)
 
 
@@ -156,7 +158,7 @@ def _render(part: Told) -> list[str]:
         sizes.append(f"{part.num_layers:,} layers")
     if part.length is not None:
         sizes.append(f"{part.length:,} positions")
-    lines = [f"{title}: {', '.join(sizes)}" if sizes else title]
+    lines = textwrap.wrap(f"{title}: {', '.join(sizes)}" if sizes else title, WIDTH)
     for group in part.groups:
         lines += ["", _heading(group, part.num_layers), _render_group(group)]
     lines += _section("Read with care", part.notices)

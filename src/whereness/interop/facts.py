@@ -69,6 +69,12 @@ def _rope(rope: Any, found: Facts, length: int | None) -> None:
         _amplitude(rope, found, rope.amplitude)
 
 
+def _learned_rope(rope: Any, found: Facts, length: int | None) -> None:
+    _rope(rope, found, length)
+    found.say("learned", "a factor on each frequency; these are the present ones")
+    found.numbers["learned"] = True
+
+
 def _width(rope: Any, found: Facts) -> None:
     turning, whole = rope.rotary_dim, rope.head_dim
     pairs = turning // 2
@@ -287,6 +293,7 @@ def _shaw(shaw: Any, found: Facts, _length: int | None) -> None:
 TELLERS: dict[str, Callable[[Any, Facts, int | None], None]] = {
     "ALiBi": _alibi,
     "AxialRoPE": _axial,
+    "LeRoPE": _learned_rope,
     "LearnedAbsolute": _learned,
     "MultimodalRoPE": _multimodal,
     "NoPE": _nope,
