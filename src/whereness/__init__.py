@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .encoding import Call as Call
     from .encoding import NoPE as NoPE
     from .encoding import PositionalEncoding as PositionalEncoding
+    from .interop.pairing import convert_fused_qkv as convert_fused_qkv
+    from .interop.pairing import convert_pairing as convert_pairing
     from .properties import Properties as Properties
     from .properties import measure as measure
     from .registry import create as create
@@ -78,6 +80,8 @@ _HOMES = {
     "Where": "where",
     "XPos": "rotary.xpos",
     "attention": "attend.functional",
+    "convert_fused_qkv": "interop.pairing",
+    "convert_pairing": "interop.pairing",
     "create": "registry",
     "encodings": "registry",
     "measure": "properties",

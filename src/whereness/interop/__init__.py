@@ -1,0 +1,1 @@
+"""Interchange with other libraries: configs, checkpoints, weights."""
