@@ -20,6 +20,7 @@ from whereness.cli.usage import parse, unknown
 
 COMMANDS = {
     "compare": "train small models with each encoding on your text and compare them",
+    "convert": "a checkpoint between the two pairings of rotary channels",
     "env": "versions, processors and installed optional parts",
     "measure": "measure the properties of encodings",
     "story": "from attention without order to rotary encoding, step by step, in numbers",

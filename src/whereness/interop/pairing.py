@@ -65,7 +65,7 @@ def convert_pairing(
     tensor([0, 2, 4, 1, 3, 5])
     """
     num_heads = require_int("num_heads", num_heads, 1)
-    return _converted(weight, [True] * num_heads, head_dim, to, rotary_dim, side, dim)
+    return move_rows(weight, [True] * num_heads, head_dim, to, rotary_dim, side, dim)
 
 
 def convert_fused_qkv(
@@ -107,7 +107,7 @@ def convert_fused_qkv(
     )
     require_choice("layout", layout, FUSED)
     turning = turning_heads(num_heads, num_kv_heads, layout)
-    return _converted(weight, turning, head_dim, to, rotary_dim, side, dim)
+    return move_rows(weight, turning, head_dim, to, rotary_dim, side, dim)
 
 
 def turning_heads(num_heads: int, num_kv_heads: int, layout: Fused) -> list[bool]:
@@ -133,7 +133,7 @@ def turning_heads(num_heads: int, num_kv_heads: int, layout: Fused) -> list[bool
     return ([True] * part + [False] * part + [True] * part) * 4
 
 
-def _converted(
+def move_rows(
     weight: Tensor,
     turning: list[bool],
     head_dim: int,
@@ -142,6 +142,11 @@ def _converted(
     side: Side,
     dim: int,
 ) -> Tensor:
+    """A copy of `weight` with the rows of the heads that turn in the places that `to` wants.
+
+    Args:
+        turning: for every head along the axis `dim`, whether it turns.
+    """
     if not isinstance(weight, Tensor):
         raise TypeError(f"weight must be a tensor, got {type(weight).__name__}.")
     require_choice("to", to, PAIRINGS)
