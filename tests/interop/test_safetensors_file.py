@@ -102,7 +102,7 @@ BROKEN = {
     "huge shape": (file_of(one(shape=[2**62, 2**62]), EIGHT), "must have"),
     "half a byte": (
         file_of({"a": {"dtype": "F4", "shape": [3], "data_offsets": [0, 1]}}, b"1"),
-        "must have 1 bytes",
+        "must have 1.5 bytes",
     ),
     "backwards": (file_of(one(data_offsets=[8, 0]), EIGHT), "must have 8 bytes"),
     "gap": (file_of(one(data_offsets=[8, 16]), EIGHT * 2), "must begin at byte 0, got 8"),

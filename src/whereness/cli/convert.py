@@ -137,6 +137,7 @@ def done(plan: "Plan", target: Path) -> dict[str, object]:
 def notes(plan: "Plan") -> list[str]:
     """What the user must know beside the result."""
     from whereness.interop.projections import family_of
+    from whereness.interop.strict_json import shown
 
     family, told = family_of(plan.source.config), []
     if family and family.key and not plan.source.is_folder:
@@ -148,7 +149,7 @@ def notes(plan: "Plan") -> list[str]:
             f"these weights are for code that turns {plan.to} ones."
         )
     if plan.source.left_out:
-        told.append(f"not copied: {', '.join(plan.source.left_out)}.")
+        told.append(f"not copied: {', '.join(map(shown, plan.source.left_out))}.")
     return told
 
 

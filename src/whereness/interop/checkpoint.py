@@ -17,6 +17,7 @@ from whereness.interop.placing import appearing, check_target
 from whereness.interop.projections import MARK, Given, family_of, rules_of
 from whereness.interop.safetensors_file import Header, copy_bytes, read_exactly, write_header
 from whereness.interop.source import CONFIG, Source, read_source
+from whereness.interop.strict_json import shown
 from whereness.rotary.pairing import PAIRINGS, Pairing
 
 FILE_MARK = "whereness.pairing"
@@ -105,12 +106,14 @@ def _present(source: Source, said: Pairing | None) -> Pairing:
         raise ValueError(f"{path}: some of its files are marked as converted, others are not.")
     if family and family.key and (key := source.config.get(family.key)) is not None:
         if not isinstance(key, bool):
-            raise ValueError(f"{path}: {family.key} must be true or false, got {key!r}.")
+            raise ValueError(f"{path}: {family.key} must be true or false, got {shown(key)}.")
         claims[f"{CONFIG}, {family.key}"] = "interleaved" if key else "half"
     spoken = {who: what for who, what in claims.items() if what is not None}
     for who, what in spoken.items():
         if what not in PAIRINGS:
-            raise ValueError(f"{path}: {who} must be one of {', '.join(PAIRINGS)}; got {what!r}.")
+            raise ValueError(
+                f"{path}: {who} must be one of {', '.join(PAIRINGS)}; got {shown(what)}."
+            )
     if len(set(spoken.values())) > 1:
         told = "; ".join(f"{who}: {what}" for who, what in spoken.items())
         raise ValueError(f"{path}: what is said of its pairing does not agree. {told}.")
@@ -142,7 +145,7 @@ def _check_complete(source: Source, moves: dict[str, Move], rules: list[Rule]) -
     for layer in sorted(layers["queries"] ^ layers["keys"]):
         has, lacks = ("queries", "keys") if layer in layers["queries"] else ("keys", "queries")
         raise ValueError(
-            f"{source.path}: {layer} has {has} and no {lacks}: both must be converted. Give "
+            f"{source.path}: {shown(layer)} has {has} and no {lacks}: both must be converted. Give "
             "--queries and --keys."
         )
 

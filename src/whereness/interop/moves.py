@@ -13,6 +13,7 @@ import torch
 
 from whereness.interop.pairing import move_rows
 from whereness.interop.safetensors_file import BITS, Entry
+from whereness.interop.strict_json import shown
 from whereness.rotary.pairing import Pairing
 from whereness.rotary.rope import Side
 
@@ -49,12 +50,15 @@ class Rule:
     @cached_property
     def _expression(self) -> re.Pattern[str]:
         glob = ".*".join(map(re.escape, self.pattern.split("*")))
-        return re.compile(rf"({glob})\.(.+)", re.DOTALL)
+        return re.compile(rf"({glob})(?:\.(.+))?", re.DOTALL)
 
     def named(self, name: str) -> tuple[str, str] | None:
-        """Module and rest of the name of a tensor, None if it is another's."""
+        """Module and rest of the name of a tensor, None if it is another's.
+
+        A tensor that has the name of the module itself is its weight.
+        """
         found = self._expression.fullmatch(name)
-        return (found[1], found[2]) if found else None
+        return (found[1], found[2] or "weight") if found else None
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def move_of(entry: Entry, rules: list[Rule], block: int | None = None) -> Move |
 def _move(entry: Entry, rule: Rule, rest: str, block: int | None) -> Move | None:
     if entry.size * 8 <= BITS[entry.dtype] or BY_COLUMN.fullmatch(rest):
         return None  # a number for the whole tensor, or what lies along the other axis
-    told = f"{entry.name}, {entry.dtype} {entry.shape},"
+    told = f"{shown(entry.name)}, {entry.dtype} {shown(entry.shape)},"
     if not BY_ROW.fullmatch(rest):
         raise ValueError(
             f"{told} belongs to a projection of {rule.role} and is of no kind that is known here. "

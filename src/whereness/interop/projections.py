@@ -10,6 +10,7 @@ from typing import Any
 
 from whereness.interop.moves import Rule
 from whereness.interop.pairing import Fused, rotary_slice, turning_heads
+from whereness.interop.strict_json import shown
 from whereness.rotary.pairing import Pairing
 from whereness.rotary.rope import Side
 
@@ -134,10 +135,11 @@ def rules_of(config: Config, given: Given) -> list[Rule]:
             family.share if family else 1.0,
         )
     elif family is None:
+        name = shown(config.get("model_type"))
         raise ValueError(
-            f"model_type {config.get('model_type')!r} is not known here. Say which modules hold "
-            "queries and keys: --queries and --keys PATTERN (or --fused PATTERN with "
-            "--layout), --num-heads, --num-kv-heads, --head-dim, --rotary-dim, --side."
+            f"model_type {name} is not known here. Say which modules hold queries and keys: "
+            "--queries and --keys PATTERN (or --fused PATTERN with --layout), --num-heads, "
+            "--num-kv-heads, --head-dim, --rotary-dim, --side."
         )
     elif given.norms or given.layout:
         raise ValueError("--norms and --layout go with --queries and --keys, or with --fused.")
@@ -212,7 +214,9 @@ def _rotary_dim(config: Config, family: Family, head_dim: int) -> int:
             if share is None:
                 continue
             if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-                raise ValueError(f"{name} must be a number above 0 and at most 1, got {share!r}.")
+                raise ValueError(
+                    f"{name} must be a number above 0 and at most 1, got {shown(share)}."
+                )
             return int(head_dim * share)
     return int(head_dim * family.share)
 
@@ -232,6 +236,6 @@ def _optional(config: Config, *names: str) -> int | None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-            raise ValueError(f"{name} must be an integer above 0, got {value!r}.")
+            raise ValueError(f"{name} must be an integer above 0, got {shown(value)}.")
         return value
     return None

@@ -14,9 +14,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
 
-from whereness.interop.strict_json import LARGEST, parse_object
+from whereness.interop.strict_json import LARGEST, parse_object, shown
 
 BITS = {
     **dict.fromkeys(("F4",), 4),
@@ -92,7 +92,8 @@ def read_header(path: Path) -> Header:
     for entry in entries:
         if entry.begin != reached:
             raise ValueError(
-                f"{path}: tensor {entry.name!r} must begin at byte {reached}, got {entry.begin}."
+                f"{path}: tensor {shown(entry.name)} must begin at byte {reached}, got "
+                f"{entry.begin}."
             )
         reached = entry.end
     if 8 + length + reached != total:
@@ -110,25 +111,25 @@ def _metadata(path: Path, found: Any) -> dict[str, str]:
 
 
 def _entry(path: Path, name: str, field: Any) -> Entry:
-    try:
-        dtype, shape, (begin, end) = field["dtype"], field["shape"], field["data_offsets"]
-        whole = isinstance(shape, list) and all(
-            isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63
-            for n in (*shape, begin, end)
-        )
-    except (KeyError, TypeError, ValueError):
-        whole = False
-    if not whole:
-        raise ValueError(f"{path}: tensor {name!r} must have a dtype, a shape and two offsets.")
+    told = f"{path}: tensor {shown(name)}"
+    field = field if isinstance(field, dict) else {}
+    dtype, shape, offsets = (field.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not _counts(shape) or not _counts(offsets) or len(offsets) != 2:
+        raise ValueError(f"{told} must have a dtype, a shape and two offsets.")
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise ValueError(f"{path}: tensor {name!r} has an unknown dtype, {dtype!r}.")
+        raise ValueError(f"{told} has an unknown dtype, {shown(dtype)}.")
+    begin, end = offsets
     bits = math.prod(shape) * BITS[dtype]
     if bits % 8 or bits // 8 != end - begin:
         raise ValueError(
-            f"{path}: tensor {name!r} of {dtype} {shape} must have {bits // 8} bytes, its offsets "
-            f"tell of {end - begin}."
+            f"{told} of {dtype} {shown(shape)} must have {bits / 8:g} bytes, its offsets tell of "
+            f"{end - begin}."
         )
     return Entry(name, dtype, tuple(shape), begin, end)
+
+
+def _counts(values: Any) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(n) is int and 0 <= n < 2**63 for n in values)
 
 
 def write_header(file: IO[bytes], header: Header, metadata: Mapping[str, str]) -> None:

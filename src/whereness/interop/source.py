@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from whereness.interop.safetensors_file import Header, read_header
-from whereness.interop.strict_json import read_object
+from whereness.interop.strict_json import read_object, shown
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -124,7 +124,7 @@ def _indexed(index: Path) -> tuple[Header, ...]:
             or Path(file).suffix != ".safetensors"
         ):
             raise ValueError(
-                f"{index}: a shard must be a .safetensors file beside it, got {file!r}."
+                f"{index}: a shard must be a .safetensors file beside it, got {shown(file)}."
             )
     headers = tuple(read_header(index.with_name(file)) for file in sorted(set(where.values())))
     found = {entry.name: header.path.name for header in headers for entry in header.entries}
@@ -133,7 +133,7 @@ def _indexed(index: Path) -> tuple[Header, ...]:
     for name in sorted(where.keys() | found.keys()):
         if where.get(name) != found.get(name):
             raise ValueError(
-                f"{index}: says that tensor {name!r} is in {where.get(name)}, it is in "
+                f"{index}: says that tensor {shown(name)} is in {where.get(name)}, it is in "
                 f"{found.get(name)}."
             )
     return headers

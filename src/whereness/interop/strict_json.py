@@ -36,7 +36,7 @@ def parse_object(data: bytes, name: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError(f"{name}: the JSON is nested too deep.") from None
     except ValueError as error:  # also what cannot be decoded
-        raise ValueError(f"{name}: not valid JSON: {_short(str(error))}") from None
+        raise ValueError(f"{name}: not valid JSON: {str(error)[:200]}") from None
     if not isinstance(value, dict):
         raise ValueError(  # noqa: TRY004 (what a file holds is a value)
             f"{name}: needed a JSON object, got {type(value).__name__}."
@@ -48,7 +48,7 @@ def _without_doubles(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key {_short(repr(key))} stands there twice")
+            raise ValueError(f"the key {shown(key)} stands there twice")
         found[key] = value
     return found
 
@@ -57,5 +57,7 @@ def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON number")
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 100 else f"{text[:100]}..."
+def shown(text: object) -> str:
+    """What others wrote, as it may stand in a message: quoted, escaped and not too long."""
+    quoted = repr(text)
+    return quoted if len(quoted) <= 100 else f"{quoted[:100]}..."
