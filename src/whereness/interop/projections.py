@@ -61,7 +61,7 @@ _LATENT = Family(
 )
 _HALF = (
     "apertus arcee bitnet exaone4 gemma gemma2 gemma3_text gpt_oss granite granitemoe "
-    "hunyuan_v1_dense llama ministral mistral mixtral olmo olmo2 olmo3 olmoe phimoe qwen2 "
+    "llama ministral mistral mixtral olmo olmo2 olmo3 olmoe phimoe qwen2 "
     "qwen2_moe qwen3 qwen3_moe seed_oss smollm3 starcoder2"
 )
 FAMILIES: dict[str, Family] = {
@@ -79,6 +79,9 @@ FAMILIES: dict[str, Family] = {
         "half", fused=("*.attention.query_key_value",), layout="grouped", share=0.25
     ),
     "gptj": Family("interleaved", queries=("*.attn.q_proj",), keys=("*.attn.k_proj",)),
+    "hunyuan_v1_dense": Family(
+        "half", norms=("*.self_attn.query_layernorm", "*.self_attn.key_layernorm")
+    ),
     "glm4_moe": Family("half", share=0.5),
     "nemotron": Family("half", share=0.5),
     "persimmon": Family(
