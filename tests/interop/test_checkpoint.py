@@ -634,25 +634,27 @@ def test_the_progress_counts_every_byte(tmp_path):
 
 
 MEMORY = """
-import resource, sys
+import sys
 from pathlib import Path
 from whereness.interop.checkpoint import convert_checkpoint
-import whereness.interop.safetensors_file
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def memory(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 convert_checkpoint(Path(sys.argv[1]), Path(sys.argv[2]), "interleaved")
-before = peak()
+Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is used
+before = memory("VmRSS")
 convert_checkpoint(Path(sys.argv[3]), Path(sys.argv[4]), "interleaved")
-print(peak() - before)
+print(memory("VmHWM") - before)
 """
 
 
 @pytest.mark.more
 @pytest.mark.untyped
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_is_bounded_by_a_part_of_the_largest_tensor(tmp_path):
-    """600 MB in 20 tensors of 32 MB: the peak grows by less than one of them, here by far."""
+    """600 MB in tensors of 34 MB: a head of one is held, or a piece of one that is copied."""
     warm = save_folder(tmp_path / "warm")
     width = 4096
     config = {**LLAMA, "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128}
@@ -677,4 +679,4 @@ def test_memory_is_bounded_by_a_part_of_the_largest_tensor(tmp_path):
     assert done.returncode == 0, done.stderr
     grown = int(done.stdout)
     print(f"{size / 1e6:.0f} MB, peak +{grown / 1e6:.1f} MB, {time.monotonic() - started:.1f} s")
-    assert grown < 2 * largest
+    assert 0 <= grown < largest / 2
