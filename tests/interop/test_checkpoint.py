@@ -652,7 +652,6 @@ print(memory("VmHWM") - before)
 
 @pytest.mark.more
 @pytest.mark.untyped
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_is_bounded_by_a_part_of_the_largest_tensor(tmp_path):
     """600 MB in tensors of 34 MB: a head of one is held, or a piece of one that is copied."""
     warm = save_folder(tmp_path / "warm")

@@ -14,8 +14,8 @@ import torch
 from whereness.interop.pairing import move_rows
 from whereness.interop.safetensors_file import BITS, Entry
 from whereness.interop.strict_json import shown
+from whereness.rotary.base import Side
 from whereness.rotary.pairing import Pairing
-from whereness.rotary.rope import Side
 
 Role = Literal["queries", "keys", "fused", "norm"]
 

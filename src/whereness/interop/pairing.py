@@ -17,8 +17,8 @@ from typing import Literal
 from torch import Tensor
 
 from whereness.checks import require_choice, require_int
+from whereness.rotary.base import Side
 from whereness.rotary.pairing import PAIRINGS, Pairing, split
-from whereness.rotary.rope import Side
 
 Fused = Literal["stacked", "grouped", "codegen"]
 FUSED = ("stacked", "grouped", "codegen")

@@ -11,8 +11,8 @@ from typing import Any
 from whereness.interop.moves import Rule
 from whereness.interop.pairing import Fused, rotary_slice, turning_heads
 from whereness.interop.strict_json import shown
+from whereness.rotary.base import Side
 from whereness.rotary.pairing import Pairing
-from whereness.rotary.rope import Side
 
 Config = Mapping[str, Any]
 
