@@ -57,7 +57,7 @@ def converted(x: torch.Tensor, to: str, *options) -> torch.Tensor:
 @case("P001")
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_one_object_owns_the_table_and_the_rotation(pairing):
-    """Every head keeps its norms, and its scores under a shift; a table of the other pairing not."""
+    """Every head keeps norms, and scores under a shift; with a table of the other pairing not."""
     q, k, encoding = heads(6, seed=1), heads(6, seed=2), rope(pairing)
     turned, _ = encoding(q, k, FAR)
     for head in range(HEADS):

@@ -4,6 +4,10 @@ A peer forms the angle p base^(-2k / width) in float32: the power, its inverse a
 each rounded. At the widths used here the exponent is exact.
 """
 
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
 import numpy as np
 import torch
 
@@ -50,3 +54,15 @@ def spread(per_pair: np.ndarray, pairing: str) -> np.ndarray:
     if pairing == "half":
         return np.concatenate([per_pair, per_pair], -1)
     return np.repeat(per_pair, 2, -1)
+
+
+def file_of_package(package: str, path: str) -> ModuleType:
+    """One file of an installed package, without what its `__init__` imports."""
+    found = importlib.util.find_spec(package)
+    assert found and found.origin, f"{package} is not installed"
+    file = Path(found.origin).parent / path
+    spec = importlib.util.spec_from_file_location(f"{package}_{file.stem}", file)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -70,3 +70,43 @@ def test_axes_of_a_grid(sizes):
             size = spread(pair_sizes(x[..., block], "interleaved", width), "interleaved")
             error = angle_error(positions[:, axis].numpy(), 10_000.0, width)
             explained(found[..., block], expected[..., block], spread(error, "interleaved"), size)
+
+
+@pytest.mark.parametrize("width", [8, 16])
+@pytest.mark.parametrize("start", [0, 4])
+def test_a_part_of_a_head_anywhere_in_it(width, start):
+    """Leading and trailing parts are rotary_side; one in the middle is theirs alone."""
+    from rotary_embedding_torch import RotaryEmbedding, apply_rotary_emb
+
+    x = drawn(0, 2, 3, 30, 20)
+    freqs = RotaryEmbedding(width)(torch.arange(30.0))
+    for start_index, side, first in ((start, "leading", start), (20 - width, "trailing", 0)):
+        expected = apply_rotary_emb(freqs, x, start_index=start_index)
+        rope = wn.RoPE(20 - first, pairing="interleaved", rotary_dim=width, rotary_side=side)
+        found = torch.cat([x[..., :first], rope.rotate(x[..., first:])], -1)
+        assert_close(found, expected, rtol=0, atol=30 * 16 * 2.0**-24)
+
+
+@pytest.mark.parametrize("factor", [2.0, 8.0])
+def test_positions_divided_by_a_factor(factor):
+    from rotary_embedding_torch import RotaryEmbedding
+
+    x, ids = drawn(0, 1, 2, 40, 32), np.arange(40)
+    expected = RotaryEmbedding(32, interpolate_factor=factor).rotate_queries_or_keys(x)
+    rope = wn.RoPE(32, pairing="interleaved", scaling=wn.scaling.Linear(factor))
+    size = spread(pair_sizes(x, "interleaved", 32), "interleaved")
+    error = spread(angle_error(ids, 10_000, 32), "interleaved")
+    explained(rope.rotate(x), expected, error, size)
+
+
+@pytest.mark.parametrize("factor", [2.0, 8.0])
+def test_a_larger_base(factor):
+    """Their theta_rescale_factor is NTK of the school of bloc97."""
+    from rotary_embedding_torch import RotaryEmbedding
+
+    x, ids = drawn(0, 1, 2, 40, 32), np.arange(40)
+    expected = RotaryEmbedding(32, theta_rescale_factor=factor).rotate_queries_or_keys(x)
+    rope = wn.RoPE(32, pairing="interleaved", scaling=wn.scaling.NTK(factor))
+    size = spread(pair_sizes(x, "interleaved", 32), "interleaved")
+    error = spread(angle_error(ids, 10_000, 32), "interleaved")
+    explained(rope.rotate(x), expected, error, size)
