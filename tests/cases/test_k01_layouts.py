@@ -30,6 +30,13 @@ ROTARY = [
 ]
 
 
+def sizes(kind: type, head_dim: int) -> dict[str, int]:
+    """What a class needs to be made."""
+    more = {"num_heads": HEADS} if "num_heads" in inspect.signature(kind).parameters else {}
+    more |= {"length": 64} if kind is wn.FoPE else {}
+    return {"head_dim": head_dim, **more}
+
+
 def rope(pairing: str, rotary_dim: int | None = None, side: str = "leading") -> wn.RoPE:
     return wn.RoPE(HEAD_DIM, 100.0, pairing, rotary_dim, side)
 
@@ -204,15 +211,12 @@ def test_no_setting_is_lost_on_the_way_through_wrappers(settings):
 @pytest.mark.untyped
 @pytest.mark.parametrize("kind", ROTARY, ids=lambda c: c.__name__)
 def test_an_unknown_setting_raises_and_never_falls_back(kind):
-    sizes = {"head_dim": HEAD_DIM}
-    if "num_heads" in inspect.signature(kind).parameters:
-        sizes["num_heads"] = HEADS
     for name in inspect.signature(kind).parameters:
         if name in ("pairing", "layout", "order", "rotary_side", "compat"):
             with pytest.raises(ValueError, match=f"{name} must be one of"):
-                kind(**sizes, **{name: "no such thing"})
+                kind(**{**sizes(kind, HEAD_DIM), name: "no such thing"})
     with pytest.raises(TypeError, match="unexpected keyword"):
-        kind(**sizes, rotate_half=True)
+        kind(**sizes(kind, HEAD_DIM), rotate_half=True)
 
 
 @case("P008")
@@ -306,7 +310,7 @@ def test_pairing_and_the_order_of_axes_have_names_of_their_own(kind):
     """'interleaved' alone says neither: it is never taken without the name of what it is of."""
     parameters = inspect.signature(kind).parameters
     assert not {"interleaved", "mode", "style", "is_neox", "rotate_half"} & set(parameters)
-    options = {"head_dim": 16} | ({"num_heads": HEADS} if "num_heads" in parameters else {})
+    options = sizes(kind, 16)
     with pytest.raises((TypeError, ValueError)):
         kind(16, "interleaved")
     with pytest.raises(TypeError, match="unexpected keyword"):

@@ -56,6 +56,22 @@ def spread(per_pair: np.ndarray, pairing: str) -> np.ndarray:
     return np.repeat(per_pair, 2, -1)
 
 
+def zetas(width: int) -> np.ndarray:
+    """Of xPos, (width / 2,): the authors' gamma is 0.4."""
+    return (2 * np.arange(width // 2) + 0.4 * width) / (1.4 * width)
+
+
+def decay_and_error(
+    positions: np.ndarray, centre: float, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """zeta^((p - centre) / 512) and the largest relative error of a float32 one, (S, width / 2).
+
+    zeta is rounded, and the power, before one is raised to the other.
+    """
+    power, zeta = (positions[:, None] - centre) / 512, zetas(width)
+    return zeta**power, (np.abs(power) * (1 + np.abs(np.log(zeta))) + 4) * ROUNDING
+
+
 def file_of_package(package: str, path: str) -> ModuleType:
     """One file of an installed package, without what its `__init__` imports."""
     found = importlib.util.find_spec(package)

@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 import whereness as wn
-from peers.support import angle_error, drawn, explained, pair_sizes, spread
+from peers.support import angle_error, decay_and_error, drawn, explained, pair_sizes, spread
 
 pytestmark = pytest.mark.more
 
@@ -124,3 +124,20 @@ def test_rotary_with_positions_divided_and_with_a_larger_base():
         freqs, _ = RotaryEmbedding(32, **options).forward_from_seq_len(40)
         rope = wn.RoPE(32, pairing="interleaved", scaling=scaling)
         explained(rope.rotate(x), apply_rotary_pos_emb(x, freqs), error, size)
+
+
+@pytest.mark.parametrize("length", [9, 700])
+def test_xpos_about_half_of_the_largest_position(length):
+    """Their centre moves with the text (docs/findings/x-transformers-xpos-centre.md)."""
+    from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
+
+    q, k, ids = drawn(0, 1, 2, length, 48), drawn(1, 1, 2, length, 48), np.arange(length)
+    freqs, scale = RotaryEmbedding(32, use_xpos=True).forward_from_seq_len(length)
+    expected = [apply_rotary_pos_emb(q, freqs, scale), apply_rotary_pos_emb(k, freqs, 1 / scale)]
+    xpos = wn.XPos(48, pairing="interleaved", rotary_dim=32, centre=length // 2)
+    for x, mine, other, sign in zip((q, k), xpos(q, k), expected, (1, -1), strict=True):
+        decay, error = decay_and_error(ids, length // 2, 32)
+        size = pair_sizes(x, "interleaved", 32) * decay**sign
+        error = spread(angle_error(ids, 10_000, 32) + error, "interleaved")
+        explained(mine[..., :32], other[..., :32], error, spread(size, "interleaved"))
+        assert_close(mine[..., 32:], x[..., 32:], rtol=0, atol=0)
