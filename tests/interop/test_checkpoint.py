@@ -317,7 +317,7 @@ def test_rows_that_share_a_scale_across_heads_of_latent_attention_stay_in_their_
 
 FUSED = {
     "phi3": ("*", "self_attn.qkv_proj", {"partial_rotary_factor": 0.5}, "stacked", H, G, 4),
-    "gpt_neox": ("*", "attention.query_key_value", {"rotary_pct": 0.25}, "grouped", H, H, 2),
+    "gpt_neox": ("*", "attention.query_key_value", {"rotary_pct": 0.5}, "grouped", H, H, 4),
     "persimmon": ("*", "self_attn.query_key_value", {}, "grouped", H, H, 4),
     "falcon": (
         "*",
@@ -406,6 +406,17 @@ REFUSED = {
     "odd width": ({"head_dim": None, "hidden_size": 33}, {}, "do not divide a width of 33"),
     "share": ({"partial_rotary_factor": 1.5}, {}, "above 0 and at most 1, got 1.5"),
     "share of 0": ({"rope_parameters": {"partial_rotary_factor": 0}}, {}, "got 0"),
+    "two shares": (
+        {"partial_rotary_factor": 0.5, "rope_parameters": {"partial_rotary_factor": 0.25}},
+        {},
+        r"partial_rotary_factor: 4, rope_parameters.partial_rotary_factor: 2",
+    ),
+    "shares of layers": (
+        {"rope_parameters": {"a": {"rotary_pct": 1.0}, "b": {"rotary_pct": 0.5}}},
+        {},
+        "does not agree on how many channels turn",
+    ),
+    "share and width": ({"rotary_pct": 0.5, "rotary_dim": 2}, {}, "rotary_dim: 2, rotary_pct: 4"),
     "odd share": ({"partial_rotary_factor": 0.4}, {}, "rotary_dim must be even.*got 3"),
     "GPTQ": ({}, {"{q}.qweight": (2, H * D)}, "q_proj.qweight'.*packed together"),
     "AWQ": ({}, {"{q}.qzeros": (3, H)}, "packed together"),

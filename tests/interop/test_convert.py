@@ -1,6 +1,7 @@
 """`whereness convert`: what it says, and how it fails: one line and status 2."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -99,10 +100,6 @@ def test_progress_is_told_of_large_files_only(tmp_path, monkeypatch, capsys):
     assert cli.main(["convert", str(source), str(tmp_path / "b"), "--to", "interleaved"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "0.0 of 0.0 GB" and len([line for line in lines if "GB" in line]) == 2
-
-
-def at(tmp_path, name="a"):
-    return tmp_path / name
 
 
 def broken_folder(tmp_path, **files: bytes):
@@ -209,6 +206,9 @@ def test_sources_that_are_none(tmp_path, capsys):
     assert "has no .safetensors file." in told("empty")
     (tmp_path / "empty" / "pytorch_model.bin").write_bytes(b"1")
     assert "pickled weights (pytorch_model.bin) are refused" in told("empty")
+    (tmp_path / "pipes").mkdir()
+    os.mkfifo(tmp_path / "pipes" / "model.safetensors")
+    assert "model.safetensors: is no file" in told("pipes")
     (tmp_path / "folder.safetensors").mkdir()
     assert "has no .safetensors file" in told("folder.safetensors")
     for name in ("x.safetensors", "y.safetensors"):

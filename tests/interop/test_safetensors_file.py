@@ -4,6 +4,8 @@ import json
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from interop.support import drawn, file_of, load, metadata, save
 from whereness.interop.safetensors_file import BITS, copy_bytes, read_header, write_header
@@ -139,6 +141,23 @@ def test_tensors_that_end_early_are_told(tmp_path):
         pytest.raises(ValueError, match="ended early"),
     ):
         copy_bytes(source, target, 4, path)
+
+
+@given(st.data())
+def test_whatever_bytes_are_changed_it_is_read_or_refused(tmp_path_factory, data):
+    """And what is read lies within the file."""
+    good = file_of({**TWO, "__metadata__": {"format": "pt"}}, EIGHT)
+    broken = bytearray(good)
+    for place in data.draw(st.lists(st.integers(0, len(good) - 1), min_size=1, max_size=4)):
+        broken[place] = data.draw(st.sampled_from([*b'0123456789-.,:[]{}"\\ \x00\xff']))
+    path = tmp_path_factory.getbasetemp() / "changed.safetensors"
+    path.write_bytes(broken[: data.draw(st.integers(len(good) - 3, len(good)))])
+    try:
+        header = read_header(path)
+    except ValueError as error:
+        assert str(error).startswith(str(path))
+    else:
+        assert header.start + header.size == path.stat().st_size
 
 
 def test_every_type_of_the_format_has_its_size():

@@ -4,7 +4,7 @@ A family is known by the `model_type` of its config. Its pairing is that of its 
 transformers; `tests/peers/test_convert.py` converts a model of each family and runs it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -206,22 +206,35 @@ def _num_kv_heads(config: Config) -> int | None:
 
 
 def _rotary_dim(config: Config, family: Family, head_dim: int) -> int:
-    given = _optional(config, "rotary_dim")
-    if given is not None:
-        return given
+    """No shape tells this one, so all places that speak of it must agree."""
+    said = {}
+    if (given := _optional(config, "rotary_dim")) is not None:
+        said["rotary_dim"] = given
+    for place, where in _places(config):
+        for name in ("partial_rotary_factor", "rotary_pct"):
+            if (share := where.get(name)) is not None:
+                said[f"{place}{name}"] = int(head_dim * _share(name, share))
+    if len(set(said.values())) > 1:
+        told = ", ".join(f"{name}: {channels}" for name, channels in said.items())
+        raise ValueError(f"the config does not agree on how many channels turn ({told}).")
+    return next(iter(said.values()), int(head_dim * family.share))
+
+
+def _places(config: Config) -> Iterator[tuple[str, Config]]:
+    """The config, its rope_parameters, and those of every kind of layer."""
+    yield "", config
     parameters = config.get("rope_parameters")
-    places = [parameters if isinstance(parameters, Mapping) else {}, config]
-    for name in ("partial_rotary_factor", "rotary_pct"):
-        for place in places:
-            share = place.get(name)
-            if share is None:
-                continue
-            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-                raise ValueError(
-                    f"{name} must be a number above 0 and at most 1, got {shown(share)}."
-                )
-            return int(head_dim * share)
-    return int(head_dim * family.share)
+    if isinstance(parameters, Mapping):
+        yield "rope_parameters.", parameters
+        for kind, nested in parameters.items():
+            if isinstance(nested, Mapping):
+                yield f"rope_parameters.{kind}.", nested
+
+
+def _share(name: str, share: object) -> float:
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        raise ValueError(f"{name} must be a number above 0 and at most 1, got {shown(share)}.")
+    return share
 
 
 def _number(config: Config, *names: str) -> int:

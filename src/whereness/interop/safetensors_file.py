@@ -11,6 +11,7 @@ its rules is refused.
 import json
 import math
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,8 @@ def read_header(path: Path) -> Header:
         OSError: it cannot be read.
         ValueError: it is no safetensors file, or a damaged one.
     """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path}: is no file.")  # a pipe would be waited for
     with path.open("rb") as file:
         total = os.fstat(file.fileno()).st_size
         first = file.read(8)
