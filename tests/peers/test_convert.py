@@ -70,7 +70,22 @@ SPECIAL = {
     "glm4_moe": {"use_qk_norm": True},
 }
 MOE = [
-    n for n in FAMILIES if "moe" in n or n in ("mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3")
+    n
+    for n in FAMILIES
+    if "moe" in n
+    or n
+    in (
+        "mixtral",
+        "gpt_oss",
+        "deepseek_v2",
+        "deepseek_v3",
+        "dots1",
+        "axk1",
+        "sarvam_mla",
+        "flex_olmo",
+        "solar_open",
+        "minimax_m2",
+    )
 ]
 DROPPED = {
     "falcon": ("head_dim",),
@@ -126,6 +141,16 @@ def reordered(x: torch.Tensor, width: int, pairing: str) -> torch.Tensor:
     return torch.cat([part, rest], -1)
 
 
+def channels_with_the_first(rotate, arguments, options) -> set[int]:
+    """Where a query that has its first channel alone ends up: there, and in its partner."""
+    one = torch.zeros_like(arguments[0] if arguments else options["q"])
+    one[..., 0] = 1
+    given = (one, *arguments[1:]) if arguments else ()
+    out = rotate(*given, **(options if arguments else {**options, "q": one}))
+    out = out[0] if isinstance(out, tuple) else out
+    return set((out.flatten(0, -2).abs().amax(0) > 1e-9).nonzero()[:, 0].tolist())
+
+
 def of_the_other_pairing(rotate, width: int, pairing: str):
     """A function of transformers that turns queries and keys, for channels of the other pairing."""
     other = "interleaved" if pairing == "half" else "half"
@@ -133,6 +158,8 @@ def of_the_other_pairing(rotate, width: int, pairing: str):
 
     @functools.wraps(rotate)
     def turned(*arguments, **options):
+        mixed = channels_with_the_first(rotate, arguments, options)
+        assert mixed == {0, width // 2 if pairing == "half" else 1}
         arguments = [
             reordered(x, width, pairing) if i < count else x for i, x in enumerate(arguments)
         ]

@@ -60,15 +60,20 @@ _LATENT = Family(
     latent=True,
 )
 _HALF = (
-    "apertus arcee bitnet exaone4 gemma gemma2 gemma3_text gpt_oss granite granitemoe "
-    "llama ministral mistral mixtral olmo olmo2 olmo3 olmoe phimoe qwen2 "
-    "qwen2_moe qwen3 qwen3_moe seed_oss smollm3 starcoder2"
+    "afmoe apertus arcee bitnet cwm dots1 exaone4 flex_olmo gemma gemma2 gemma3_text gpt_oss "
+    "granite granitemoe granitemoeshared llama minimax_m2 ministral ministral3 mistral mixtral "
+    "olmo olmo2 olmo3 olmo_hybrid olmoe phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 "
+    "solar_open starcoder2 vaultgemma"
 )
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(_HALF.split(), Family("half")),
-    **dict.fromkeys(("cohere", "cohere2", "ernie4_5", "helium"), Family("interleaved")),
+    **dict.fromkeys(
+        ("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "helium"), Family("interleaved")
+    ),
     **dict.fromkeys(("glm", "glm4"), Family("interleaved", share=0.5)),
-    **dict.fromkeys(("deepseek_v3", "glm4_moe_lite", "mistral4", "youtu"), _LATENT),
+    **dict.fromkeys(
+        ("axk1", "deepseek_v3", "glm4_moe_lite", "mistral4", "sarvam_mla", "youtu"), _LATENT
+    ),
     "codegen": Family("interleaved", fused=("*.attn.qkv_proj",), layout="codegen"),
     "dbrx": Family("half", fused=("*.attn.Wqkv",)),
     "deepseek_v2": Family(
