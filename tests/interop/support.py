@@ -7,6 +7,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+import whereness as wn
+
 H, G, D, E, LAYERS = 4, 2, 8, 12, 2
 
 LLAMA = {
@@ -87,3 +89,26 @@ def file_of(header: object, data: bytes = b"", length: int | None = None) -> byt
     """A safetensors file with this header, an object or its text, right or wrong."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+def expected(tensors: dict, to: str, **options) -> dict:
+    """Every tensor by the public functions; which ones move is written down here once more."""
+    heads = {"q_proj": H, "k_proj": G}
+    found = {}
+    for name, tensor in tensors.items():
+        count = next((n for part, n in heads.items() if f".{part}." in name), None)
+        found[name] = (
+            tensor if count is None else wn.convert_pairing(tensor, count, D, to, **options)
+        )
+    return found
+
+
+def same(found: dict, wanted: dict) -> None:
+    assert set(found) == set(wanted)
+    for name, tensor in wanted.items():
+        assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape
+        assert raw(found[name]) == raw(tensor), name
+
+
+def config_of(folder: Path) -> dict:
+    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
