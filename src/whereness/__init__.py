@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .interop.configs import from_config as from_config
     from .interop.explain import explain as explain
     from .interop.keys import ConfigWarning as ConfigWarning
+    from .interop.pairing import convert_fused_qkv as convert_fused_qkv
+    from .interop.pairing import convert_pairing as convert_pairing
     from .properties import Properties as Properties
     from .properties import measure as measure
     from .registry import create as create
@@ -82,6 +84,8 @@ _HOMES = {
     "Where": "where",
     "XPos": "rotary.xpos",
     "attention": "attend.functional",
+    "convert_fused_qkv": "interop.pairing",
+    "convert_pairing": "interop.pairing",
     "create": "registry",
     "encodings": "registry",
     "explain": "interop.explain",

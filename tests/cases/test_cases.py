@@ -10,6 +10,7 @@ import pytest
 from cases.support import CASES, case
 
 KINDS = {
+    "K01": 9,
     "K02": 14,
     "K06": 9,
     "K07": 6,

@@ -12,7 +12,7 @@ import torch
 
 import whereness as wn
 from cases.support import case, differ, equal
-from interop.support import LLAMA3, YARN, close, config, llama3, plain, quiet, scaled, yarn
+from interop.toy import LLAMA3, YARN, close, config, llama3, plain, quiet, scaled, yarn
 
 INTEROP = Path(wn.__file__).parent / "interop"
 

@@ -7,7 +7,7 @@ import pytest
 
 import whereness as wn
 from cases.support import case, equal
-from interop.support import LLAMA3, YARN, close, config, plain, quiet, scaled, yarn
+from interop.toy import LLAMA3, YARN, close, config, plain, quiet, scaled, yarn
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data/golden.json").read_text(encoding="utf-8"))[
     "values"

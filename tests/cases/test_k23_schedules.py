@@ -7,7 +7,7 @@ import torch
 
 import whereness as wn
 from cases.support import HEADS, case, differ, equal, heads
-from interop.support import YARN, config, quiet, scaled, yarn
+from interop.toy import YARN, config, quiet, scaled, yarn
 
 SMOLLM3 = config(model_type="smollm3", num_hidden_layers=36, no_rope_layer_interval=4, head_dim=8)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import whereness as wn
-from interop.support import SMALL, close, config, plain, quiet
+from interop.toy import SMALL, close, config, plain, quiet
 
 
 def test_plain_llama():
@@ -276,6 +276,29 @@ def test_an_encoder_and_decoder_is_read_as_its_encoder():
     assert (encoder.num_buckets, encoder.max_distance, encoder.num_heads) == (16, 64, 4)
     assert (encoder.bidirectional, decoder.bidirectional) == (True, False)
     assert wn.from_config(T5, part="encoder").bidirectional
+
+
+# Pairing
+
+
+def test_converted_weights_have_the_pairing_that_their_config_says():
+    assert wn.from_config(config(whereness_pairing="interleaved")).pairing == "interleaved"
+    assert wn.from_config(config(whereness_pairing="half")).pairing == "half"
+    with pytest.raises(ValueError, match="whereness_pairing must be half or interleaved, got 'x'"):
+        wn.from_config(config(whereness_pairing="x"))
+
+
+def test_two_pairings_that_differ_are_refused():
+    latent = {"model_type": "deepseek_v3", "qk_nope_head_dim": 32, "qk_rope_head_dim": 16}
+    keys = config(**latent, rope_interleave=True)
+    assert wn.from_config({**keys, "rope_interleave": False}).pairing == "half"
+    with pytest.raises(ValueError, match="'half' and rope_interleave says 'interleaved'"):
+        wn.from_config({**keys, "whereness_pairing": "half"})
+
+
+def test_a_pairing_beside_parts_is_of_no_part():
+    with pytest.raises(ValueError, match="put it into the one it is for"):
+        wn.from_config({**COMPOSITE, "whereness_pairing": "half"}, part="text_config")
 
 
 # Unknown models

@@ -6,7 +6,7 @@ import math
 import pytest
 
 import whereness as wn
-from interop.support import close, llama3, plain, quiet, told, yarn
+from interop.toy import close, llama3, plain, quiet, told, yarn
 
 MEGATRON = {
     "hidden_size": 64,

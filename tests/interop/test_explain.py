@@ -7,7 +7,7 @@ import re
 import pytest
 
 import whereness as wn
-from interop.support import SMALL, YARN, config, llama3, scaled, yarn
+from interop.toy import SMALL, YARN, config, llama3, scaled, yarn
 from processes import python
 from whereness import cli
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import whereness as wn
-from interop.support import close, plain, quiet, told, yarn
+from interop.toy import close, plain, quiet, told, yarn
 from whereness.interop.gguf import read_header
 
 SMALL = {

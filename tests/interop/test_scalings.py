@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import whereness as wn
-from interop.support import LLAMA3, YARN, close, config, llama3, plain, quiet, scaled, told, yarn
+from interop.toy import LLAMA3, YARN, close, config, llama3, plain, quiet, scaled, told, yarn
 
 LONG = {
     "rope_type": "longrope",

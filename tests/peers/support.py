@@ -4,6 +4,10 @@ A peer forms the angle p base^(-2k / width) in float32: the power, its inverse a
 each rounded. At the widths used here the exponent is exact.
 """
 
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
 import numpy as np
 import torch
 
@@ -50,3 +54,31 @@ def spread(per_pair: np.ndarray, pairing: str) -> np.ndarray:
     if pairing == "half":
         return np.concatenate([per_pair, per_pair], -1)
     return np.repeat(per_pair, 2, -1)
+
+
+def zetas(width: int) -> np.ndarray:
+    """Of xPos, (width / 2,): the authors' gamma is 0.4."""
+    return (2 * np.arange(width // 2) + 0.4 * width) / (1.4 * width)
+
+
+def decay_and_error(
+    positions: np.ndarray, centre: float, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """zeta^((p - centre) / 512) and the largest relative error of a float32 one, (S, width / 2).
+
+    zeta is rounded, and the power, before one is raised to the other.
+    """
+    power, zeta = (positions[:, None] - centre) / 512, zetas(width)
+    return zeta**power, (np.abs(power) * (1 + np.abs(np.log(zeta))) + 4) * ROUNDING
+
+
+def file_of_package(package: str, path: str) -> ModuleType:
+    """One file of an installed package, without what its `__init__` imports."""
+    found = importlib.util.find_spec(package)
+    assert found and found.origin, f"{package} is not installed"
+    file = Path(found.origin).parent / path
+    spec = importlib.util.spec_from_file_location(f"{package}_{file.stem}", file)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 import whereness as wn
-from peers.support import angle_error, drawn, explained, pair_sizes, spread
+from peers.support import angle_error, decay_and_error, drawn, explained, pair_sizes, spread
 
 pytestmark = pytest.mark.more
 
@@ -95,3 +95,49 @@ def test_rotary_turns_the_first_neighbours(base, length):
     size = spread(pair_sizes(x, "interleaved", 16), "interleaved")
     error = spread(angle_error(ids, base, 16), "interleaved")
     explained(found[..., :16], expected[..., :16], error, size)
+
+
+@pytest.mark.parametrize("width", [4, 8, 16])
+def test_rotary_at_positions_of_ones_own(width):
+    from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
+
+    ids = torch.tensor([[0, 3, 4, 900], [7, 7, 0, 1]])
+    freqs, _ = RotaryEmbedding(width)(ids)
+    x = drawn(0, 2, 3, 4, 24)
+    expected = apply_rotary_pos_emb(x, freqs)
+    found = wn.RoPE(24, pairing="interleaved", rotary_dim=width).rotate(x, ids)
+    size = spread(pair_sizes(x, "interleaved", width), "interleaved")
+    error = spread(angle_error(ids.flatten().numpy(), 10_000, width), "interleaved")
+    explained(found[..., :width], expected[..., :width], error.reshape(2, 1, 4, width), size)
+
+
+def test_rotary_with_positions_divided_and_with_a_larger_base():
+    from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
+
+    x, ids = drawn(0, 1, 2, 40, 32), np.arange(40)
+    size = spread(pair_sizes(x, "interleaved", 32), "interleaved")
+    error = spread(angle_error(ids, 10_000, 32), "interleaved")
+    for options, scaling in (
+        ({"interpolation_factor": 4.0}, wn.scaling.Linear(4.0)),
+        ({"base_rescale_factor": 4.0}, wn.scaling.NTK(4.0)),
+    ):
+        freqs, _ = RotaryEmbedding(32, **options).forward_from_seq_len(40)
+        rope = wn.RoPE(32, pairing="interleaved", scaling=scaling)
+        explained(rope.rotate(x), apply_rotary_pos_emb(x, freqs), error, size)
+
+
+@pytest.mark.parametrize("length", [9, 700])
+def test_xpos_about_half_of_the_largest_position(length):
+    """Their centre moves with the text (docs/findings/x-transformers-xpos-centre.md)."""
+    from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
+
+    q, k, ids = drawn(0, 1, 2, length, 48), drawn(1, 1, 2, length, 48), np.arange(length)
+    freqs, scale = RotaryEmbedding(32, use_xpos=True).forward_from_seq_len(length)
+    expected = [apply_rotary_pos_emb(q, freqs, scale), apply_rotary_pos_emb(k, freqs, 1 / scale)]
+    xpos = wn.XPos(48, pairing="interleaved", rotary_dim=32, centre=length // 2)
+    for x, mine, other, sign in zip((q, k), xpos(q, k), expected, (1, -1), strict=True):
+        decay, error = decay_and_error(ids, length // 2, 32)
+        size = pair_sizes(x, "interleaved", 32) * decay**sign
+        error = spread(angle_error(ids, 10_000, 32) + error, "interleaved")
+        explained(mine[..., :32], other[..., :32], error, spread(size, "interleaved"))
+        assert_close(mine[..., 32:], x[..., 32:], rtol=0, atol=0)

@@ -20,6 +20,7 @@ from whereness.cli.usage import parse, unknown
 
 COMMANDS = {
     "compare": "train small models with each encoding on your text and compare them",
+    "convert": "a checkpoint between the two pairings of rotary channels",
     "env": "versions, processors and installed optional parts",
     "explain": "what a model's config makes each layer do, in words and numbers",
     "measure": "measure the properties of encodings",

@@ -1,1 +1,1 @@
-"""Interchange with other libraries: their configs read, and told in words and numbers."""
+"""Interchange with other libraries: configs, checkpoints, weights."""

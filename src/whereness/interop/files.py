@@ -5,7 +5,6 @@ Infinity are refused, and whatever is wrong is a ValueError of one line.
 """
 
 import inspect
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from whereness.interop import gguf
 from whereness.interop.keys import mapping, shown
+from whereness.interop.strict_json import parse_object
 
 LARGEST_JSON = 16 * 2**20
 """Bytes. The largest config.json of a released model, with two LongRoPE lists, has below 2^16."""
@@ -93,7 +93,7 @@ def _read_path(given: "str | os.PathLike[str]") -> Source:
         text = file.read(LARGEST_JSON + 1)
     if len(text) > LARGEST_JSON:
         raise ValueError(f"{path} is no config: it is larger than {LARGEST_JSON // 2**20} MiB.")
-    return Source(parse_json(text, str(path)), name=str(path))
+    return Source(parse_object(text, str(path)), name=str(path))
 
 
 def _in_folder(folder: Path) -> Path:
@@ -105,41 +105,3 @@ def _in_folder(folder: Path) -> Path:
         return found[0]
     several = f" and {len(found)} .gguf files: name one" if found else ""
     raise ValueError(f"{folder} has no {' or '.join(NAMES)}{several}.")
-
-
-def parse_json(text: bytes, name: str) -> dict[str, Any]:
-    """The object in `text`, strictly.
-
-    Raises:
-        ValueError: not UTF-8, not JSON, not an object, too deep, NaN, Infinity, a key twice.
-    """
-    try:
-        found = json.loads(
-            text.decode("utf-8-sig"), object_pairs_hook=_once, parse_constant=_no_constant
-        )
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name} is no JSON: byte {error.start} is not UTF-8.") from None
-    except RecursionError:
-        raise ValueError(f"{name} is nested too deeply to be a config.") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{name} is no JSON: {error.msg}, line {error.lineno} column {error.colno}."
-        ) from None
-    except ValueError as error:
-        raise ValueError(f"{name} is refused: {error}") from None
-    if isinstance(found, dict):
-        return found
-    raise ValueError(f"{name} must hold a JSON object, got {shown(found)}.")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {shown(twice)} is given twice.")
-    return found
-
-
-def _no_constant(word: str) -> float:
-    raise ValueError(f"{word} is not a number that JSON has.")

@@ -19,6 +19,10 @@ LARGEST_LENGTH = 2**53
 MOST_LAYERS = 2**16
 
 
+MARK = "whereness_pairing"
+"""Config key that says the pairing of converted weights, where the family has no key for it."""
+
+
 class ConfigWarning(UserWarning):
     """A config says something that libraries read differently, or that had to be assumed."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from whereness.interop import dialects, rope_keys
 from whereness.interop.families import Family, families, family
 from whereness.interop.files import Source
-from whereness.interop.keys import Reading, nearest, short, shown, string
+from whereness.interop.keys import MARK, Reading, nearest, short, shown, string
 from whereness.interop.rotary import complete
 
 DECIDED_BY_CODE = (
@@ -54,6 +54,9 @@ def _parts(source: Source) -> dict[str, Part]:
     other = dialects.translated(source)
     if other is None:
         _collect(source.keys, source.weak, "", "", found)
+        marked = source.keys.get(MARK) is not None
+        if marked and all(part.reading.given is not source.keys for part in found.values()):
+            raise ValueError(f"{MARK} stands beside the parts: put it into the one it is for.")
     else:
         _add(other.keys, frozenset(), "", other.name, other.family, found)
         for part in found.values():

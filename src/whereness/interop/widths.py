@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from whereness.interop import rope_keys
 from whereness.interop.families import Family
-from whereness.interop.keys import LARGEST_WIDTH, Reading, boolean, number
+from whereness.interop.keys import LARGEST_WIDTH, MARK, Reading, boolean, number, shown
 from whereness.interop.layers import PER_LAYER, Slot
 from whereness.interop.rules import Rule
 
@@ -109,10 +109,19 @@ def even(reading: Reading, odd: int, head_dim: int, base: float) -> tuple[int, f
 
 def pairing_of(reading: Reading, family: Family) -> str:
     """The pairing, by a key where the family has one."""
-    if not family.interleaved:
-        return family.pairing
-    value = reading.get(family.interleaved)
-    if value is None:
-        return family.pairing
-    flag = boolean(reading.name(family.interleaved), value)
-    return "interleaved" if flag else "half"
+    value = reading.get(family.interleaved) if family.interleaved else None
+    found: str = family.pairing
+    if value is not None:
+        flag = boolean(reading.name(family.interleaved), value)
+        found = "interleaved" if flag else "half"
+    mark = reading.given.get(MARK)
+    if mark is None:
+        return found
+    if mark not in ("half", "interleaved"):
+        raise ValueError(f"{reading.name(MARK)} must be half or interleaved, got {shown(mark)}.")
+    if value is not None and mark != found:
+        raise ValueError(
+            f"{reading.name(MARK)} is {mark!r} and {reading.name(family.interleaved)} says "
+            f"{found!r}. Keep the one that the weights have."
+        )
+    return mark

@@ -11,7 +11,7 @@ Axes: R rotated channels, P = R/2 pairs.
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 Pairing = Literal["half", "interleaved"]
@@ -19,8 +19,8 @@ PAIRINGS = ("half", "interleaved")
 
 
 def split(
-    x: Float[Tensor, "*B R"], pairing: Pairing
-) -> tuple[Float[Tensor, "*B P"], Float[Tensor, "*B P"]]:
+    x: Shaped[Tensor, "*B R"], pairing: Pairing
+) -> tuple[Shaped[Tensor, "*B P"], Shaped[Tensor, "*B P"]]:
     """(..., R) -> first and second channel of every pair, views of (..., R/2)."""
     if pairing == "half":
         half = x.shape[-1] // 2

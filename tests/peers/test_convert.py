@@ -1,0 +1,212 @@
+"""Converted checkpoints run in transformers and give the same logits under the other pairing.
+
+So every family's pairing, names, numbers of heads and rotary width are what we take them for.
+"""
+
+import functools
+import importlib
+import json
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from whereness.interop.checkpoint import convert_checkpoint
+from whereness.interop.projections import FAMILIES, Given, rules_of
+
+pytestmark = [pytest.mark.more, pytest.mark.untyped]
+
+SMALL = {
+    "vocab_size": 50,
+    "hidden_size": 64,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+EXPERTS = {
+    "num_local_experts": 4,
+    "num_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
+LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+}
+GPT = {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 64, "n_inner": 32, "rotary_dim": 8}
+SPECIAL = {
+    "cohere": {"use_qk_norm": True},
+    "codegen": GPT,
+    "gptj": GPT,
+    "dbrx": {
+        "d_model": 64,
+        "n_heads": 4,
+        "n_layers": 2,
+        "max_seq_len": 64,
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
+        "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2},
+    "gpt_neox": {"num_key_value_heads": 4},
+    "hunyuan_v1_dense": {"pad_id": 0},
+    "phi": {"qk_layernorm": True},
+    "stablelm": {"qk_layernorm": True},
+    "glm4_moe": {"use_qk_norm": True},
+}
+MOE = [
+    n
+    for n in FAMILIES
+    if "moe" in n
+    or n
+    in (
+        "mixtral",
+        "gpt_oss",
+        "deepseek_v2",
+        "deepseek_v3",
+        "dots1",
+        "axk1",
+        "sarvam_mla",
+        "flex_olmo",
+        "solar_open",
+        "minimax_m2",
+    )
+]
+DROPPED = {
+    "falcon": ("head_dim",),
+    "persimmon": ("num_key_value_heads",),
+    "codegen": tuple(SMALL)[1:8],
+    "gptj": tuple(SMALL)[1:8],
+    "dbrx": tuple(SMALL)[1:8],
+}
+
+
+def config_of(family: str):
+    from transformers import AutoConfig
+
+    options = {k: v for k, v in SMALL.items() if k not in DROPPED.get(family, ())}
+    if family in MOE or family == "mistral4":
+        options |= EXPERTS
+    if FAMILIES[family].latent:
+        options |= LATENT
+        options.pop("head_dim")
+    return AutoConfig.for_model(family, **{**options, **SPECIAL.get(family, {})})
+
+
+def model_class(config):
+    from transformers import AutoModelForCausalLM
+
+    if config.model_type == "mistral4":
+        return importlib.import_module(
+            "transformers.models.mistral4.modeling_mistral4"
+        ).Mistral4ForCausalLM
+    return AutoModelForCausalLM._model_mapping[type(config)]
+
+
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+
+
+def built(config):
+    """A model in float64 with every number at random."""
+    torch.manual_seed(0)
+    model = model_class(config)._from_config(config, **EAGER).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def reordered(x: torch.Tensor, width: int, pairing: str) -> torch.Tensor:
+    """The first channels of the other pairing in the places of `pairing`."""
+    part, rest = x[..., :width], x[..., width:]
+    if pairing == "half":
+        part = torch.cat([part[..., 0::2], part[..., 1::2]], -1)
+    else:
+        part = torch.stack([part[..., : width // 2], part[..., width // 2 :]], -1).flatten(-2)
+    return torch.cat([part, rest], -1)
+
+
+def channels_with_the_first(rotate, arguments, options) -> set[int]:
+    """Where a query that has its first channel alone ends up: there, and in its partner."""
+    one = torch.zeros_like(arguments[0] if arguments else options["q"])
+    one[..., 0] = 1
+    given = (one, *arguments[1:]) if arguments else ()
+    out = rotate(*given, **(options if arguments else {**options, "q": one}))
+    out = out[0] if isinstance(out, tuple) else out
+    return set((out.flatten(0, -2).abs().amax(0) > 1e-9).nonzero()[:, 0].tolist())
+
+
+def of_the_other_pairing(rotate, width: int, pairing: str):
+    """A function of transformers that turns queries and keys, for channels of the other pairing."""
+    other = "interleaved" if pairing == "half" else "half"
+    count = 1 if rotate.__code__.co_varnames[0] in ("tensor", "x") else 2
+
+    @functools.wraps(rotate)
+    def turned(*arguments, **options):
+        mixed = channels_with_the_first(rotate, arguments, options)
+        assert mixed == {0, width // 2 if pairing == "half" else 1}
+        arguments = [
+            reordered(x, width, pairing) if i < count else x for i, x in enumerate(arguments)
+        ]
+        options = {
+            k: reordered(x, width, pairing) if k in ("q", "k") else x for k, x in options.items()
+        }
+        out = rotate(*arguments, **options)
+        if isinstance(out, tuple):
+            return tuple(reordered(x, width, other) for x in out)
+        return reordered(out, width, other)
+
+    return turned
+
+
+def patch(monkeypatch, family: str, width: int) -> None:
+    folder = {"gemma3_text": "gemma3"}.get(family, family)
+    module = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
+    for name in ("apply_rotary_pos_emb", "apply_rotary_emb"):
+        if hasattr(module, name):
+            new = of_the_other_pairing(getattr(module, name), width, FAMILIES[family].pairing)
+            monkeypatch.setattr(module, name, new)
+            return
+    raise AssertionError("no function that turns")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_converted_model_of_the_family_gives_the_same_logits(tmp_path, monkeypatch, family):
+    ours, config = FAMILIES[family], config_of(family)
+    model = built(config)
+    ids = torch.randint(3, 50, (2, 9))
+    with torch.no_grad():
+        before = model(ids).logits
+    model.save_pretrained(tmp_path / "a")
+    to = "interleaved" if ours.pairing == "half" else "half"
+    plan = convert_checkpoint(tmp_path / "a", tmp_path / "b", to)
+    assert plan.before == ours.pairing
+
+    def loaded():
+        whole = model_class(config).from_pretrained(tmp_path / "b", dtype=torch.float64, **EAGER)
+        with torch.no_grad():
+            return whole.eval()(ids).logits
+
+    if ours.key:
+        written = json.loads((tmp_path / "b" / "config.json").read_text(encoding="utf-8"))
+        assert written[ours.key] is (to == "interleaved")
+    else:
+        assert (loaded() - before).abs().max() > 1e-3  # wrong where nothing turns the new pairs
+        (width,) = {rule.rotary_dim for rule in rules_of(plan.source.config, Given())}
+        patch(monkeypatch, family, width)
+    assert_close(loaded(), before, rtol=1e-5, atol=1e-5)
