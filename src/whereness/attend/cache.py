@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from whereness.checks import require, require_device, require_int
-from whereness.where import NOWHERE, Where, filled
+from whereness.positions import next_position
+from whereness.where import NOWHERE, Where
 
 if TYPE_CHECKING:
     from whereness.attend.locate import Extent
@@ -139,7 +140,7 @@ class KVCache:
         self.positions, self.segments = where.keys, where.key_segments
         self.lengths, self.slots, self.regular = where.lengths, where.slots, where.regular
         self.next_slot += new
-        self.next_position = _next(
+        self.next_position = next_position(
             where.positions, where.num_axes, self.next_position, where.new_pads()
         )
         self._changed(1, new)
@@ -174,7 +175,7 @@ class KVCache:
             self._select(lambda t, axis: t.narrow(axis, 0, length))
             axes = 1 if self.positions.dim() == 2 else self.positions.shape[-1]
             pads = None if self.key_mask is None else ~self.key_mask
-            self.next_position = _next(self.positions, axes, None, pads)
+            self.next_position = next_position(self.positions, axes, None, pads)
             self.next_slot = length if self.slots is None else int(self.slots[-1]) + 1
         self._changed(2, length)
 
@@ -285,19 +286,3 @@ def _real(key_mask: Tensor | None, length: int | None, where: Where) -> Tensor:
         return key_mask
     length = where.num_queries if length is None else length
     return torch.ones(1, length, dtype=torch.bool, device=where.positions.device)
-
-
-def _next(positions: Tensor, num_axes: int, before: Tensor | None, pads: Tensor | None) -> Tensor:
-    """Largest position plus one, (B or 1,). Pads and tokens without a place do not count."""
-    placed, absent = filled(positions, num_axes)
-    if num_axes > 1:
-        placed = placed.amax(-1)
-    if pads is not None:
-        absent = absent | pads
-        placed = placed.expand(absent.shape)
-    lowest = placed.new_full((), -(2**62) - 1)
-    last = torch.where(absent, lowest, placed).amax(-1)
-    none = absent.all(-1)
-    if before is None:
-        return torch.where(none, torch.zeros_like(last), last + 1)
-    return torch.where(none, before, torch.maximum(before, last + 1))
