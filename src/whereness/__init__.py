@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from . import maps as maps
     from . import positions as positions
     from . import schedules as schedules
     from . import story as story
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # A public module and the package that it lies in.
-_MODULES = {"positions": "", "scaling": "rotary", "schedules": "", "story": ""}
+_MODULES = {"maps": "", "positions": "", "scaling": "rotary", "schedules": "", "story": ""}
 
 _HOMES = {
     "ALiBi": "relative.alibi",

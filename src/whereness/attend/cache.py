@@ -1,13 +1,15 @@
 """Keys and values of earlier tokens, and where those tokens are."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from whereness.attend.shifting import check_movable, checked_offset, moved_beyond, turned_again
 from whereness.checks import require, require_device, require_int
+from whereness.encoding import PositionalEncoding, as_encoding
 from whereness.positions import next_position
 from whereness.where import NOWHERE, Where
 
@@ -203,6 +205,42 @@ class KVCache:
         self._select(lambda t, axis: t.index_select(axis, index))
         self.regular = False
         self._changed(3, *slots.tolist())
+
+    def shift(
+        self,
+        encoding: PositionalEncoding | Sequence[PositionalEncoding],
+        offset: float | Tensor,
+        keep: int = 0,
+    ) -> None:
+        """Move cached tokens by `offset` positions, and the clock with them.
+
+        After an eviction this closes the gap (attention sinks, context shift). Keys that door 3
+        has changed are turned back and on again, in float64, and rounded once a call; raw keys and
+        biases only need the new positions. Windows still count the slots that were fed.
+
+        Args:
+            encoding: the one that the layer of this cache uses, or the list of them.
+            offset: a number, or one a row, (B,); negative moves back. It moves every axis.
+            keep: the first `keep` held slots stay where they are.
+
+        Raises:
+            ValueError: an encoding that is not relative: what the cache holds of old tokens was
+                computed where they stood, so they must be fed again; an empty cache.
+            TypeError: a real offset for integer positions; cached keys of an encoding that cannot
+                turn them back.
+        """
+        if not len(self):
+            raise ValueError("An empty cache has nothing to shift.")
+        encoding, keep = as_encoding(encoding), require_int("keep", keep, 0, len(self) - 1)
+        check_movable(encoding)
+        by = checked_offset(offset, self.positions, self.k.shape[0])
+        moved = moved_beyond(self.positions, by, keep)
+        if encoding.cacheable:
+            self.k = turned_again(encoding, self.k, self.positions, moved, self.lengths)
+        self.positions, self.next_position = moved, _given(self.next_position) + by
+        self.regular = self.regular and not keep
+        numbers = by.tolist() if isinstance(by, Tensor) else [by]
+        self._changed(5, keep, *(part for n in numbers for part in n.as_integer_ratio()))
 
     def reorder(self, rows: Tensor) -> None:
         """Rearrange the batch, (B',) int64: beam search."""

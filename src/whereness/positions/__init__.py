@@ -1,4 +1,4 @@
-"""Position ids for the usual layouts of a batch. Vectorised; integer positions are int64, from 0."""
+"""Position ids for the usual layouts of a batch, without loops over tokens. Integers are int64."""
 
 from whereness.positions.draws import abacus, randomized
 from whereness.positions.grids import grid, video

@@ -26,7 +26,9 @@ def shard(
     scheme: Scheme = "zigzag",
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Positions of a rank's tokens, (L / world_size,); also their indices: `x[:, shard(...)]`.
+    """Positions of one rank's tokens, (L / world_size,).
+
+    They are the tokens' indices as well: the rank's part of x is `x[:, ids]`.
 
     Slots of a shard say nothing of order, so causal=True does not serve: attention between shards
     takes `mask=q_positions[:, None] >= k_positions`.

@@ -22,7 +22,7 @@ def tree(parents: Tensor, prefix: int | Tensor = 0) -> Tensor:
         prefix: tokens before the tree: int, or (B,).
 
     >>> tree(torch.tensor([-1, 0, 0, 1]), prefix=10)
-    tensor([10, 11, 12, 12])
+    tensor([10, 11, 11, 12])
     """
     parents, jumps, absent = _checked(parents)
     depth = (jumps < parents.shape[-1]).long()
