@@ -4,7 +4,7 @@ Axes: B batch, G key/value heads, T held slots, D head_dim, n axes of a position
 """
 
 import math
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -12,15 +12,6 @@ from torch import Tensor
 from whereness.checks import as_int, require, require_device
 from whereness.encoding import PositionalEncoding
 from whereness.where import Where, checked_positions, moved_by
-
-
-@runtime_checkable
-class Turns(Protocol):
-    """Door 3 as a change of every key by its own position, which can be undone."""
-
-    def rotate(self, x: Tensor, where: Where, *, inverse: bool = False) -> Tensor:
-        """Keys (B, G, T, D) as door 3 gives them; with `inverse` as they were before."""
-        ...
 
 
 def check_movable(encoding: PositionalEncoding) -> None:
@@ -37,7 +28,7 @@ def check_movable(encoding: PositionalEncoding) -> None:
                 f"{name} is not relative: what a cache holds was computed from the old positions. "
                 "Feed the tokens again at the new ones."
             )
-        if encoding.cacheable and 3 in member.doors and not isinstance(member, Turns):
+        if encoding.cacheable and 3 in member.doors and _rotate(member) is None:
             raise TypeError(f"Cached keys of {name} cannot be turned back: it has no rotate().")
         if member.overrides("values"):
             raise TypeError(f"{name} has changed the cached values: they cannot be turned back.")
@@ -89,14 +80,20 @@ def turned_again(
 
     In float64, rounded once. Several members are undone in the reverse order.
     """
-    turns = [m for m in encoding.members() if 3 in m.doors and isinstance(m, Turns)]
+    turns = [rotate for m in encoding.members() if (rotate := _rotate(m)) is not None]
     if not turns:
         return k
     axes = 1 if old.dim() == 2 else old.shape[-1]
     before, after = (Where(p, num_axes=axes, lengths=lengths) for p in (old, new))
     wide = k.double()
-    for member in reversed(turns):
-        wide = member.rotate(wide, before, inverse=True)
-    for member in turns:
-        wide = member.rotate(wide, after)
+    for rotate in reversed(turns):
+        wide = rotate(wide, before, inverse=True)
+    for rotate in turns:
+        wide = rotate(wide, after)
     return wide.to(k.dtype)
+
+
+def _rotate(member: PositionalEncoding) -> Callable[..., Tensor] | None:
+    """What turns keys by their positions, and with inverse=True back; None if it has none."""
+    found = getattr(member, "rotate", None)
+    return found if 3 in member.doors and callable(found) else None

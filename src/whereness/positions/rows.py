@@ -131,6 +131,8 @@ def next_position(
     >>> next_position(torch.tensor([[4, 6, 5]]))
     tensor([7])
     """
+    if not positions.shape[1]:
+        return positions.new_zeros(positions.shape[0]) if before is None else before
     placed, absent = filled(positions, num_axes)
     if num_axes > 1:
         placed = placed.amax(-1)

@@ -166,7 +166,7 @@ def _checked_grids(name: str, grids: Tensor, merge: int, types: Tensor) -> Tenso
     grids = grids.long()
     require(grids >= 1, f"{name} must be at least 1.", grids)
     require(grids[:, 1:] % merge == 0, f"merge={merge} must divide height and width of {name}.")
-    return grids // torch.tensor([1, merge, merge], device=grids.device)
+    return torch.cat([grids[:, :1], grids[:, 1:] // merge], 1)
 
 
 def _checked_seconds(seconds: Tensor, count: int, types: Tensor) -> Tensor:
