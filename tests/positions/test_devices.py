@@ -85,6 +85,7 @@ def test_no_value_is_looked_at(make, like_an_accelerator):
     assert found.nan_to_num(-1).tolist() == make(ones).nan_to_num(-1).tolist()
 
 
+@pytest.mark.untyped
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_builders_compile_in_one_graph(make):
     ones = torch.ones(3, dtype=torch.int64)
