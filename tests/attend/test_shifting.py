@@ -15,6 +15,8 @@ RELATIVE = {
     "nope": lambda: None,
     "rope": lambda: wn.RoPE(8),
     "rope of a part": lambda: wn.RoPE(8, 100.0, "interleaved", 4, "trailing"),
+    "yarn": lambda: wn.RoPE(8, scaling=wn.scaling.YaRN(4.0, 16)),
+    "xpos": lambda: wn.XPos(8, centre=7.0),
     "axial_rope": lambda: wn.AxialRoPE(8, 1),
     "alibi": lambda: wn.ALiBi(4),
     "t5": lambda: wn.T5(4, 8, 16),
@@ -57,6 +59,12 @@ def fed(one: wn.Attention, x: torch.Tensor, **options: Any) -> wn.KVCache:
 @pytest.mark.parametrize("name", RELATIVE)
 def test_a_shift_changes_nothing_for_relative_encodings(name, offset, chunks):
     one, x = layer(RELATIVE[name]()), stream(9)
+    if name == "xpos" and offset == "far":
+        cache = fed(one, x)
+        with pytest.raises(ValueError, match="centre"):
+            cache.shift(one.encoding, OFFSETS[offset])
+        assert cache.positions.tolist() == [[*range(9)]]
+        return
     expected, cache, by = one(x), fed(one, x[:, :6]), OFFSETS[offset]
     cache.shift(one.encoding, by)
     rows = by.tolist() if isinstance(by, torch.Tensor) else [by]
@@ -78,6 +86,36 @@ def test_a_shifted_key_is_the_key_of_the_new_position():
     near(cache.v, projected(one.v_proj, x, HEAD_DIM))
     assert cache.positions.tolist() == ids
     assert cache.next_position.tolist() == [18, 1]
+
+
+@pytest.mark.parametrize("by", [-3, torch.tensor([90, -4])], ids=["one", "by row"])
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        wn.scaling.DynamicNTK(2.0, 4),
+        wn.scaling.LongRoPE([1.0] * 4, [1.5, 2.0, 3.0, 4.0], 4, factor=4.0),
+    ],
+    ids=["dynamic", "longrope"],
+)
+def test_keys_of_tables_by_length_move_by_the_tables_of_their_rows(scaling, by):
+    one, x = layer(wn.RoPE(8, scaling=scaling)), stream(6)
+    lengths = torch.tensor([9, 3])
+    ids = torch.arange(6)
+    expected = one(x, where=wn.Where(ids, lengths=lengths))
+    cache = fed(one, x[:, :5], where=wn.Where(ids[:5], lengths=lengths))
+    cache.shift(one.encoding, by)
+    new = wn.Where(cache.next_position[:, None], lengths=lengths)
+    near(one(x[:, 5:], where=new, cache=cache), expected[:, 5:].detach())
+
+
+@pytest.mark.parametrize("make", [wn.RoPE, wn.XPos])
+def test_a_shift_is_what_rerotate_gives(make):
+    one, x = layer(make(8)), stream(4)
+    cache = fed(one, x)
+    old = cache.positions
+    expected = wn.rerotate(cache.k, one.encoding, one.encoding, old, old + 9)
+    cache.shift(one.encoding, 9)
+    near(cache.k, expected.detach())
 
 
 def test_turns_that_do_not_commute_are_undone_in_the_reverse_order():

@@ -175,10 +175,7 @@ class KVCache:
             self.state = state
         else:
             self._select(lambda t, axis: t.narrow(axis, 0, length))
-            axes = 1 if self.positions.dim() == 2 else self.positions.shape[-1]
-            pads = None if self.key_mask is None else ~self.key_mask
-            self.next_position = next_position(self.positions, axes, None, pads)
-            self.next_slot = length if self.slots is None else int(self.slots[-1]) + 1
+            self._follow_last()
         self._changed(2, length)
 
     def evict(self, slots: Tensor) -> None:
@@ -205,6 +202,34 @@ class KVCache:
         self._select(lambda t, axis: t.index_select(axis, index))
         self.regular = False
         self._changed(3, *slots.tolist())
+
+    def accept(self, start: int, slots: Tensor) -> None:
+        """Of the held slots from `start` on keep these, (n,) int64, as if only they had been fed.
+
+        What remains of a speculative tree: a path whose tokens were found right. Unlike after an
+        eviction, the clock and windows know nothing of the others.
+
+        Raises:
+            ValueError: slots that are not held, below `start`, or not in rising order.
+        """
+        start = require_int("start", start, 0, len(self))
+        if not isinstance(slots, Tensor) or slots.dtype != torch.int64 or slots.dim() != 1:
+            raise TypeError("slots must be an int64 tensor of shape (n,).")
+        if len(self):
+            require_device("slots", slots, self.k.device)
+        last = len(self) - 1
+        require((slots >= start) & (slots <= last), f"slots must lie in {start} .. {last}.")
+        require(slots.diff() > 0, "slots must rise.")
+        if not len(slots):
+            self.trim(start)
+            return
+        index = torch.cat([torch.arange(start, device=slots.device), slots])
+        fed = None if self.slots is None else self.slots[: len(index)]
+        self._select(lambda t, axis: t.index_select(axis, index))
+        self.slots = fed  # the path lies in the slots right after `start`
+        self.regular = False
+        self._follow_last()
+        self._changed(6, start, *slots.tolist())
 
     def shift(
         self,
@@ -257,6 +282,13 @@ class KVCache:
                 setattr(self, name, value.index_select(0, rows))
         self.features = {n: t.index_select(0, rows) for n, t in self.features.items()}
         self._changed(4, *rows.tolist())
+
+    def _follow_last(self) -> None:
+        """The next token comes right after the held ones, as if no others had been fed."""
+        axes = 1 if self.positions.dim() == 2 else self.positions.shape[-1]
+        pads = None if self.key_mask is None else ~self.key_mask
+        self.next_position = next_position(self.positions, axes, None, pads)
+        self.next_slot = len(self) if self.slots is None else int(self.slots[-1]) + 1
 
     def _changed(self, what: int, *numbers: int) -> None:
         for n in (what, *numbers):

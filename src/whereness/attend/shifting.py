@@ -28,8 +28,10 @@ def check_movable(encoding: PositionalEncoding) -> None:
                 f"{name} is not relative: what a cache holds was computed from the old positions. "
                 "Feed the tokens again at the new ones."
             )
-        if encoding.cacheable and 3 in member.doors and _rotate(member) is None:
-            raise TypeError(f"Cached keys of {name} cannot be turned back: it has no rotate().")
+        if encoding.cacheable and 3 in member.doors and _turns_keys(member) is None:
+            raise TypeError(
+                f"Cached keys of {name} cannot be turned back: it has no rotate_keys()."
+            )
         if member.overrides("values"):
             raise TypeError(f"{name} has changed the cached values: they cannot be turned back.")
 
@@ -80,7 +82,7 @@ def turned_again(
 
     In float64, rounded once. Several members are undone in the reverse order.
     """
-    turns = [rotate for m in encoding.members() if (rotate := _rotate(m)) is not None]
+    turns = [rotate for m in encoding.members() if (rotate := _turns_keys(m)) is not None]
     if not turns:
         return k
     axes = 1 if old.dim() == 2 else old.shape[-1]
@@ -93,7 +95,7 @@ def turned_again(
     return wide.to(k.dtype)
 
 
-def _rotate(member: PositionalEncoding) -> Callable[..., Tensor] | None:
+def _turns_keys(member: PositionalEncoding) -> Callable[..., Tensor] | None:
     """What turns keys by their positions, and with inverse=True back; None if it has none."""
-    found = getattr(member, "rotate", None)
+    found = getattr(member, "rotate_keys", None)
     return found if 3 in member.doors and callable(found) else None
