@@ -251,6 +251,17 @@ def test_every_sequence_has_a_draw_of_its_own_though_positions_are_shared(name):
     assert seen.seen[-1].shape == (3, 4)
 
 
+@pytest.mark.untyped
+@pytest.mark.parametrize("name", MAPS)
+def test_a_model_that_moves_compiles_in_one_graph(name):
+    whole = model([MAPS[name](), wn.RoPE(8)]).train()
+    compiled = torch.compile(whole, fullgraph=True, backend="eager")
+    torch.manual_seed(5)
+    found = compiled(IDS)
+    torch.manual_seed(5)
+    torch.testing.assert_close(found, whole(IDS))
+
+
 def test_what_joins_the_input_is_moved_with_the_layers():
     whole = model([SHAPE(1000), wn.Sinusoidal(16)]).train()
     by_hand = model(wn.Sinusoidal(16)).train()

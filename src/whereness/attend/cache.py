@@ -186,11 +186,7 @@ class KVCache:
         Raises:
             ValueError: a slot that is not held.
         """
-        if not isinstance(slots, Tensor) or slots.dtype != torch.int64 or slots.dim() != 1:
-            raise TypeError("slots must be an int64 tensor of shape (n,).")
-        if len(self):
-            require_device("slots", slots, self.k.device)
-        require((slots >= 0) & (slots < len(self)), f"slots must lie in 0 .. {len(self) - 1}.")
+        self._check_slots(slots, 0)
         if not len(slots):
             return
         keep = torch.ones(len(self), dtype=torch.bool, device=slots.device)
@@ -213,12 +209,7 @@ class KVCache:
             ValueError: slots that are not held, below `start`, or not in rising order.
         """
         start = require_int("start", start, 0, len(self))
-        if not isinstance(slots, Tensor) or slots.dtype != torch.int64 or slots.dim() != 1:
-            raise TypeError("slots must be an int64 tensor of shape (n,).")
-        if len(self):
-            require_device("slots", slots, self.k.device)
-        last = len(self) - 1
-        require((slots >= start) & (slots <= last), f"slots must lie in {start} .. {last}.")
+        self._check_slots(slots, start)
         require(slots.diff() > 0, "slots must rise.")
         if not len(slots):
             self.trim(start)
@@ -282,6 +273,14 @@ class KVCache:
                 setattr(self, name, value.index_select(0, rows))
         self.features = {n: t.index_select(0, rows) for n, t in self.features.items()}
         self._changed(4, *rows.tolist())
+
+    def _check_slots(self, slots: Tensor, first: int) -> None:
+        if not isinstance(slots, Tensor) or slots.dtype != torch.int64 or slots.dim() != 1:
+            raise TypeError("slots must be an int64 tensor of shape (n,).")
+        if len(self):
+            require_device("slots", slots, self.k.device)
+        last = len(self) - 1
+        require((slots >= first) & (slots <= last), f"slots must lie in {first} .. {last}.")
 
     def _follow_last(self) -> None:
         """The next token comes right after the held ones, as if no others had been fed."""
