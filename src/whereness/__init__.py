@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     from .relative.t5 import T5 as T5
     from .rotary import scaling as scaling
     from .rotary.axial import AxialRoPE as AxialRoPE
+    from .rotary.dinov3 import DINOv3RoPE as DINOv3RoPE
     from .rotary.fope import FoPE as FoPE
     from .rotary.learned import LeRoPE as LeRoPE
+    from .rotary.mixed import MixedRoPE as MixedRoPE
+    from .rotary.multimodal import MultimodalRoPE as MultimodalRoPE
     from .rotary.rerotate import rerotate as rerotate
     from .rotary.rope import RoPE as RoPE
     from .rotary.temperature import DroPE as DroPE
@@ -61,6 +64,7 @@ _HOMES = {
     "Binary": "absolute.binary",
     "Call": "encoding",
     "Combined": "combined",
+    "DINOv3RoPE": "rotary.dinov3",
     "DroPE": "rotary.temperature",
     "FoPE": "rotary.fope",
     "Integer": "absolute.integer",
@@ -68,6 +72,8 @@ _HOMES = {
     "LeRoPE": "rotary.learned",
     "LearnedAbsolute": "absolute.learned",
     "LearnedRelative": "relative.learned",
+    "MixedRoPE": "rotary.mixed",
+    "MultimodalRoPE": "rotary.multimodal",
     "NOWHERE": "where",
     "NoPE": "encoding",
     "PositionalEncoding": "encoding",
