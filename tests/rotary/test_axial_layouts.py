@@ -252,6 +252,12 @@ def test_angles_are_exact(setting):
                 assert abs(sin - mpmath.sin(angle)) < 2.0**-24
 
 
+def test_coordinates_far_out_keep_every_digit():
+    far = torch.tensor([[2**40 + 1, -(2**53) + 1], [2**24 + 1, 7]])
+    angles = wn.AxialRoPE(4, base=10.0).angles(far)  # one pair an axis, of frequency 1
+    assert_close(angles, far.double(), rtol=0, atol=0)
+
+
 @each_setting
 @pytest.mark.parametrize("real", [False, True])
 def test_a_token_without_a_place_is_not_turned_by_an_offset(setting, real):
