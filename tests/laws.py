@@ -919,9 +919,10 @@ def on(*subjects: Subject) -> list[Any]:
 def registered(name: str) -> Subject:
     """The subject of an encoding by its name, at the sizes that the laws use."""
     length = 40
+    options = {"num_kv_heads": GROUPS} if name == "mixed_rope" else {}
 
     def make() -> PositionalEncoding:
-        return wn.create(name, dim=DIM, num_heads=HEADS, length=length)
+        return wn.create(name, dim=DIM, num_heads=HEADS, length=length, **options)
 
-    probe = Subject(name, make, axes=make().num_axes)
+    probe = Subject(name, make, axes=make().num_axes, any_groups=not options)
     return probe if _unbounded(probe) else replace(probe, reach=length)

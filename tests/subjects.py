@@ -1,5 +1,7 @@
 """Every encoding with settings of its own, and combinations: what the laws are run on."""
 
+from torch import Tensor
+
 import whereness as wn
 from laws import DIM, GROUPS, HEAD_DIM, HEADS, LENGTH, Subject, registered
 from zoo import CoPE, DeBERTa, FoX, PaTH, PoPE
@@ -61,6 +63,13 @@ def _relative() -> list[Subject]:
     ]
 
 
+class Patches(wn.DINOv3RoPE):
+    """DINOv3's of patches that are numbered: it reads real coordinates, the laws give integers."""
+
+    def angles(self, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return super().angles(positions.double() / 7, lengths)
+
+
 def _rotary() -> list[Subject]:
     return [
         Subject("rope-interleaved", lambda: wn.RoPE(HEAD_DIM, 100.0, "interleaved")),
@@ -78,6 +87,46 @@ def _rotary() -> list[Subject]:
         Subject(
             "axial-2-heads",
             lambda: wn.AxialRoPE(HEAD_DIM, 2, 100.0, "half", "heads"),
+            axes=2,
+        ),
+        Subject(
+            "axial-2-alternating",
+            lambda: wn.AxialRoPE(
+                HEAD_DIM, 2, (50.0, 9.0), "interleaved", "alternating", None, (1, 0), (0.5, 3.0)
+            ),
+            axes=2,
+        ),
+        Subject(
+            "axial-2-shared_blocks",
+            lambda: wn.AxialRoPE(HEAD_DIM, 2, 100.0, layout="shared_blocks", rotary_dim=4),
+            axes=2,
+        ),
+        Subject(
+            "axial-4-shared_alternating",
+            lambda: wn.AxialRoPE(HEAD_DIM, 4, 100.0, layout="shared_alternating"),
+            axes=4,
+        ),
+        Subject("dinov3", lambda: Patches(HEAD_DIM), axes=2),
+        Subject(
+            "mixed-1",
+            lambda: wn.MixedRoPE(HEAD_DIM, HEADS, 1, num_kv_heads=1),
+            any_groups=False,
+        ),
+        Subject(
+            "mixed-4-interleaved",
+            lambda: lambda: wn.MixedRoPE(HEAD_DIM, HEADS, 4, 5.0, "interleaved", GROUPS),
+            axes=4,
+            any_groups=False,
+        ),
+        *(
+            Subject(f"multimodal-{o}", lambda o=o, s=s: wn.MultimodalRoPE(HEAD_DIM, s, o), axes=3)
+            for o, s in (("chunked", (1, 2, 1)), ("interleaved", (2, 1, 1)), ("ernie", (1, 1, 2)))
+        ),
+        Subject(
+            "multimodal-2-trailing",
+            lambda: wn.MultimodalRoPE(
+                HEAD_DIM, (2, 1), "interleaved", 50.0, "interleaved", 6, "trailing"
+            ),
             axes=2,
         ),
     ]

@@ -161,11 +161,55 @@ OPTIONS: dict[str, tuple[type, dict[str, Option]]] = {
             "num_axes": (size(4), huge_junk),
             "base": (bases, huge_junk),
             "pairing": (pairings, plain_junk),
-            "layout": (st.sampled_from(["blocks", "heads"]), plain_junk),
+            "layout": (
+                st.sampled_from(["blocks", "heads", "alternating", "shared_blocks"]),
+                plain_junk,
+            ),
             "axis_dims": (
                 st.none() | st.sampled_from([(4, 4), [2, 6], (4, 4, 4), (12, 6, 6)]),
                 huge_junk,
             ),
+            "axis_order": (st.none() | st.sampled_from([(1, 0), [2, 0, 1]]), huge_junk),
+            "scale": (bases | st.just((2.0, 0.5)), huge_junk),
+            "offset": (st.sampled_from([0.0, -3, (1.0, 2.0)]), huge_junk),
+            "rotary_dim": (st.none() | st.sampled_from([4, 8, 12]), huge_junk),
+        },
+    ),
+    "mixed_rope": (
+        wn.MixedRoPE,
+        {
+            "head_dim": (st.sampled_from([8, 12, 24]), plain_junk),
+            "num_heads": (st.sampled_from([4, 6]), plain_junk),
+            "num_axes": (size(4), huge_junk),
+            "base": (bases, huge_junk),
+            "pairing": (pairings, plain_junk),
+            "num_kv_heads": (st.none() | size(6), plain_junk),
+        },
+    ),
+    "multimodal_rope": (
+        wn.MultimodalRoPE,
+        {
+            "head_dim": (st.sampled_from([8, 12, 24]), plain_junk),
+            "sections": (
+                st.none() | st.sampled_from([(2, 1, 1), [4, 4, 4], (3, 3)]),
+                huge_junk,
+            ),
+            "order": (st.sampled_from(["chunked", "interleaved", "ernie"]), plain_junk),
+            "base": (bases, huge_junk),
+            "pairing": (pairings, plain_junk),
+            "rotary_dim": (st.none() | st.sampled_from([6, 8, 12]), huge_junk),
+        },
+    ),
+    "dinov3_rope": (
+        wn.DINOv3RoPE,
+        {
+            "head_dim": (st.sampled_from([8, 12, 24]), plain_junk),
+            "num_axes": (size(3), huge_junk),
+            "base": (bases, huge_junk),
+            "normalise": (st.sampled_from(["separate", "max", "min"]), plain_junk),
+            "shift": (st.none() | st.sampled_from([0, 0.5]), huge_junk),
+            "jitter": (st.none() | st.sampled_from([1, 1.5]), huge_junk),
+            "rescale": (st.none() | st.sampled_from([1, 2.0]), huge_junk),
         },
     ),
 }
@@ -192,9 +236,9 @@ def used(made: wn.PositionalEncoding, name: str) -> None:
     if name in ("integer", "binary", "sinusoidal", "learned"):
         out = made(ids)
         assert out.shape == (3, made.dim) and out.dtype == torch.float32
-    elif name in ("rope", "axial_rope"):
-        x = torch.ones(2, 1, 3, made.head_dim)
-        out = made.rotate(x, ids + 1000)
+    elif name.endswith("rope"):
+        x = torch.ones(2, made.num_heads or 1, 3, made.head_dim)
+        out = made.rotate(x, ids + (0.5 if name == "dinov3_rope" else 1000))
         assert out.shape == x.shape and out.dtype == x.dtype
     elif name == "shaw":
         out = made.index(ids, ids + 2)
@@ -215,6 +259,8 @@ def test_options(name, data):
     chosen = drawn_options(data, options)
     if any(o not in chosen for o in ("dim", "head_dim", "num_heads") if o in options):
         chosen.setdefault(next(iter(options)), 8)
+    if name == "mixed_rope":
+        chosen.setdefault("num_heads", 4)
     if "num_positions" in options or "max_distance" in options:
         chosen.setdefault("num_positions" if "num_positions" in options else "max_distance", 40)
     made = answered(lambda: made_of(**chosen))

@@ -49,7 +49,10 @@ def test_what_is_no_integer_is_refused(value):
 
 MADE = {
     "rope": lambda i: wn.RoPE(i(8), rotary_dim=i(4)),
-    "axial": lambda i: wn.AxialRoPE(i(8), i(2), axis_dims=(i(2), i(6))),
+    "axial": lambda i: wn.AxialRoPE(i(8), i(2), axis_dims=(i(2), i(6)), axis_order=(i(1), i(0))),
+    "mixed": lambda i: wn.MixedRoPE(i(8), i(4), i(2), num_kv_heads=i(2)),
+    "multimodal": lambda i: wn.MultimodalRoPE(i(18), (i(4), i(2), i(2)), rotary_dim=i(16)),
+    "dinov3": lambda i: wn.DINOv3RoPE(i(8), i(2)),
     "binary": lambda i: wn.Binary(i(8), i(4)),
     "integer": lambda i: wn.Integer(i(8), i(100)),
     "sinusoidal": lambda i: wn.Sinusoidal(i(8), exponent="dim-2"),

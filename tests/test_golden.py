@@ -165,6 +165,51 @@ def rotated(encoding: Callable[..., torch.nn.Module]) -> Callable[[dict], Got]:
     return measure
 
 
+def mixed_directions(value: dict) -> Got:
+    a = torch.tensor(value["input"]["head_angle"], dtype=torch.float64)
+    cross = torch.stack([a.cos(), a.sin(), -a.sin(), a.cos()]).view(1, 2, 2)
+    x, y = wn.MixedRoPE(**value["options"]).along(cross)[:, 0].tolist()
+    yield True, {"x": x, "y": y}
+
+
+def mixed_rotated(value: dict) -> Got:
+    directions = [value["input"][f"directions_{axis}"] for axis in "xy"]
+    for exact, dtype in BOTH:
+        made = wn.MixedRoPE(**value["options"]).to(dtype)
+        made.directions.data = torch.tensor(directions, dtype=dtype)[:, None]
+        x = torch.tensor(value["input"]["x"], dtype=dtype).expand(1, 1, 2, -1)
+        yield exact, made.rotate(x, positions_of(value))[0, 0]
+
+
+def dinov3_periods(value: dict) -> Got:
+    for axis in wn.DINOv3RoPE(**value["options"]).periods:
+        yield True, axis
+
+
+def dinov3_coordinates(value: dict) -> Got:
+    cells = wn.DINOv3RoPE(8, **value["options"]).coordinates(*value["input"]["grid"])
+    some = {"first": cells[0].tolist(), "second": cells[1].tolist(), "last": cells[-1].tolist()}
+    yield True, some if isinstance(value["expected"], dict) else cells
+
+
+def dinov3_angle(value: dict) -> Got:
+    rope, given = wn.DINOv3RoPE(**value["options"]), value["input"]
+    yield True, rope.angles(rope.coordinates(*given["grid"]))[given["token"], given["pair"]]
+
+
+def dinov3_rotated(value: dict) -> Got:
+    rope, given = wn.DINOv3RoPE(**value["options"]), value["input"]
+    cell = rope.coordinates(*given["grid"])[given["token"], None]
+    for exact, dtype in BOTH:
+        x = torch.tensor(given["x"], dtype=dtype)[None, None, None]
+        turned = rope.rotate(x, cell)[0, 0, 0].tolist()
+        yield exact, {"angles": rope.angles(cell)[0].tolist(), "rotated": turned}
+
+
+def axis_of_pair(value: dict) -> Got:
+    yield True, wn.MultimodalRoPE(**value["options"]).axis_of_pair
+
+
 def rope_table(part: int) -> Callable[[dict], Got]:
     """cos (part 0) or sin (part 1), read from vectors whose every pair is (1, 0)."""
 
@@ -360,8 +405,16 @@ MEASURES: dict[tuple[str, str], Callable[[dict], Got]] = {
     ("deberta", "relative_buckets"): deberta_buckets,
     ("deberta", "scores"): deberta_scores,
     ("deberta", "table_index"): deberta_index,
+    ("dinov3", "angle"): dinov3_angle,
+    ("dinov3", "coordinates"): dinov3_coordinates,
+    ("dinov3", "periods"): dinov3_periods,
+    ("dinov3", "rotated"): dinov3_rotated,
     ("fox", "decay"): fox_decay,
     ("integer", "rows"): rows(wn.Integer),
+    ("mixed_rope", "initial_directions"): mixed_directions,
+    ("mixed_rope", "rotated"): mixed_rotated,
+    ("mrope", "axis_of_pair"): axis_of_pair,
+    ("mrope", "rotated"): rotated(wn.MultimodalRoPE),
     ("path", "scores"): path_scores,
     ("pope", "frequencies"): pope_frequencies,
     ("pope", "scores_by_offset"): pope_scores,
@@ -439,9 +492,9 @@ def test_no_value_is_dropped_silently():
     assert len(VALUES) == 552
     assert len({value["id"] for value in VALUES}) == 552
     assert Counter(fate(value) for value in VALUES) == {
-        "here": 321,
+        "here": 348,
         "a property": 155,
-        "an encoding to come": 76,
+        "an encoding to come": 49,
     }
     assert Counter(value["encoding"] for value in HERE) == {
         "alibi": 39,
@@ -449,8 +502,11 @@ def test_no_value_is_dropped_silently():
         "binary": 11,
         "cope": 6,
         "deberta": 10,
+        "dinov3": 10,
         "fox": 4,
         "integer": 6,
+        "mixed_rope": 5,
+        "mrope": 12,
         "path": 3,
         "pope": 3,
         "rope": 171,

@@ -7,9 +7,9 @@ import whereness as wn
 from attend.oracle import differ
 from whereness.registry import described
 
-ON_A_GRID = {"axial_rope"}
+ON_A_GRID = {"axial_rope", "mixed_rope", "multimodal_rope"}
 NAMES = ("nope", "integer", "binary", "sinusoidal", "learned", "relative_add", "relative_multiply")
-NAMES += ("shaw", "t5", "alibi", "rope", "axial_rope")
+NAMES += ("shaw", "t5", "alibi", "rope", "axial_rope", "mixed_rope", "multimodal_rope")
 
 
 def test_the_names_of_the_contract():
@@ -35,7 +35,15 @@ CLASSES = {
     "alibi": (wn.ALiBi, {"num_heads": 6}),
     "rope": (wn.RoPE, {"head_dim": 8, "base": 10_000.0, "pairing": "half"}),
     "axial_rope": (wn.AxialRoPE, {"head_dim": 8, "num_axes": 2}),
+    "mixed_rope": (wn.MixedRoPE, {"head_dim": 8, "num_heads": 6, "num_axes": 2}),
+    "multimodal_rope": (wn.MultimodalRoPE, {"head_dim": 8, "num_axes": 3, "sections": (2, 1, 1)}),
 }
+
+
+def on_axes(columns: list[torch.Tensor], num_axes: int) -> wn.Where:
+    """The columns, again from the first when there are more axes."""
+    chosen = [columns[axis % len(columns)] for axis in range(num_axes)]
+    return wn.Where(torch.stack(chosen, -1), num_axes=num_axes)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,7 +89,7 @@ def test_every_encoding_runs_at_its_length(name, length):
     ids = torch.arange(length)[None] % 20
     where = torch.arange(length)
     if name in ON_A_GRID:
-        where = wn.Where(torch.stack([where, where.flip(0)], -1), num_axes=2)
+        where = on_axes([where, where.flip(0)], made.num_axes)
     out = model(ids, where=where)
     assert out.shape == (1, length, 20)
     assert out.isfinite().all()
@@ -90,7 +98,7 @@ def test_every_encoding_runs_at_its_length(name, length):
     # the largest position alone, and beside the smallest
     ends = torch.tensor([0, length - 1])
     if name in ON_A_GRID:
-        ends = wn.Where(torch.stack([ends, ends], -1), num_axes=2)
+        ends = on_axes([ends], made.num_axes)
     assert model(ids[:, :1].expand(1, 2), where=ends).isfinite().all()
     # and it does something (the norm hides a raw integer, which is the same in every channel)
     if name not in ("nope", "integer") and length > 2:

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from . import maps as maps
     from . import positions as positions
     from . import schedules as schedules
     from . import story as story
@@ -39,8 +40,11 @@ if TYPE_CHECKING:
     from .relative.t5 import T5 as T5
     from .rotary import scaling as scaling
     from .rotary.axial import AxialRoPE as AxialRoPE
+    from .rotary.dinov3 import DINOv3RoPE as DINOv3RoPE
     from .rotary.fope import FoPE as FoPE
     from .rotary.learned import LeRoPE as LeRoPE
+    from .rotary.mixed import MixedRoPE as MixedRoPE
+    from .rotary.multimodal import MultimodalRoPE as MultimodalRoPE
     from .rotary.rerotate import rerotate as rerotate
     from .rotary.rope import RoPE as RoPE
     from .rotary.temperature import DroPE as DroPE
@@ -53,7 +57,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # A public module and the package that it lies in.
-_MODULES = {"positions": "", "scaling": "rotary", "schedules": "", "story": ""}
+_MODULES = {"maps": "", "positions": "", "scaling": "rotary", "schedules": "", "story": ""}
 
 _HOMES = {
     "ALiBi": "relative.alibi",
@@ -64,6 +68,7 @@ _HOMES = {
     "Call": "encoding",
     "Combined": "combined",
     "ConfigWarning": "interop.keys",
+    "DINOv3RoPE": "rotary.dinov3",
     "DroPE": "rotary.temperature",
     "FoPE": "rotary.fope",
     "Integer": "absolute.integer",
@@ -71,6 +76,8 @@ _HOMES = {
     "LeRoPE": "rotary.learned",
     "LearnedAbsolute": "absolute.learned",
     "LearnedRelative": "relative.learned",
+    "MixedRoPE": "rotary.mixed",
+    "MultimodalRoPE": "rotary.multimodal",
     "NOWHERE": "where",
     "NoPE": "encoding",
     "PositionalEncoding": "encoding",

@@ -58,7 +58,8 @@ class Combined(PositionalEncoding):
         self.reads = next(r for r in ("positions", "order", "nothing") if r in order)
         self.needs_weights = any(p.needs_weights for p in parts)
         self.needs_lengths = any(p.needs_lengths for p in parts)
-        self.relative = all(p.relative for p in parts)
+        # Turns of different pairs do not commute: two members that turn are not relative together.
+        self.relative = all(p.relative for p in parts) and sum(3 in p.doors for p in parts) < 2
         self.unbounded = all(p.unbounded for p in parts)
         self.norm_preserving = all(p.norm_preserving for p in parts)
         self.content_aware = any(p.content_aware for p in parts)

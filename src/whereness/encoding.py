@@ -99,6 +99,8 @@ class PositionalEncoding(nn.Module):
     """True: `outputs` needs the attention weights, which fused attention does not give."""
     needs_lengths: bool = False
     """True: tables depend on `Where.lengths`; with a cache they must be given."""
+    draws_per_sequence: bool = False
+    """True: `move` draws for every sequence of a batch, so it is told how many there are."""
     operation: Literal["add", "multiply"] = "add"
     on: Literal["logits", "weights"] = "logits"
     """How `bias` is applied."""

@@ -66,6 +66,12 @@ ENTRIES: dict[str, Entry] = {
     "alibi": Entry("relative.alibi:ALiBi", lambda s: {"num_heads": s.num_heads}),
     "rope": Entry("rotary.rope:RoPE", lambda s: {"head_dim": s.head_dim}),
     "axial_rope": Entry("rotary.axial:AxialRoPE", lambda s: {"head_dim": s.head_dim}),
+    "mixed_rope": Entry(
+        "rotary.mixed:MixedRoPE", lambda s: {"head_dim": s.head_dim, "num_heads": s.num_heads}
+    ),
+    "multimodal_rope": Entry(
+        "rotary.multimodal:MultimodalRoPE", lambda s: {"head_dim": s.head_dim}
+    ),
 }
 
 

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from whereness.attend.cache import KVCache
 from whereness.attend.layer import Attention
-from whereness.attend.locate import Extent, extended, resolve
+from whereness.attend.locate import Extent, extended, moved, resolve
+from whereness.attend.shifting import check_movable
 from whereness.checks import require_int
 from whereness.encoding import At, NoPE, PositionalEncoding, as_encoding
 from whereness.schedules import Schedule, shared
@@ -131,6 +132,19 @@ class Transformer(nn.Module):
         """An empty cache for every layer."""
         return [KVCache() for _ in self.blocks]
 
+    def shift(self, caches: Sequence[KVCache], offset: float | Tensor, keep: int = 0) -> None:
+        """Move the tokens of all layers' caches. Arguments as for `KVCache.shift`.
+
+        Raises:
+            ValueError, TypeError: as `KVCache.shift`; an encoding that joins the tokens at the
+                input. No cache has changed then.
+        """
+        self._check_caches(caches)
+        for encoding in (self.inputs, *self.encodings):
+            check_movable(encoding)
+        for cache, block in zip(caches, self.blocks, strict=True):
+            cache.shift(block.attention.encoding, offset, keep)
+
     def forward(
         self,
         ids: Tensor,
@@ -166,17 +180,13 @@ class Transformer(nn.Module):
         """Hidden states after the last norm, (B, S, E)."""
         if ids.dim() != 2:
             raise ValueError(f"ids must be (B, S), got {tuple(ids.shape)}.")
-        if caches is not None and len(caches) != len(self.blocks):
-            raise ValueError(f"Needed {len(self.blocks)} caches, one a layer; got {len(caches)}.")
+        if caches is not None:
+            self._check_caches(caches)
         if isinstance(where, At):
             raise TypeError(
                 "where must be a tensor or a wn.Where: a model prepares for all its encodings."
             )
         first = caches[0] if caches else None
-        if caches and any(c.state != caches[0].state for c in caches):
-            raise ValueError(
-                "The layers' caches differ: feed, trim, evict and reorder them all alike."
-            )
         where = self._located(ids, where, first, key_mask, generator)
         prepared = {id(e): e.prepare(where) for e in self.encodings}
         x = self.inputs.tokens(self.embedding(ids), self.inputs.prepare(where))
@@ -185,6 +195,14 @@ class Transformer(nn.Module):
             at = prepared[id(block.attention.encoding)]
             x = block(x, at, None if caches is None else caches[i], mask)
         return self.norm(x)
+
+    def _check_caches(self, caches: Sequence[KVCache]) -> None:
+        if len(caches) != len(self.blocks):
+            raise ValueError(f"Needed {len(self.blocks)} caches, one a layer; got {len(caches)}.")
+        if any(c.state != caches[0].state for c in caches):
+            raise ValueError(
+                "The layers' caches differ: feed, trim, evict, shift and reorder them all alike."
+            )
 
     def _located(
         self,
@@ -200,8 +218,8 @@ class Transformer(nn.Module):
         everyone = [self.inputs, *self.encodings]
         readers = [e for e in everyone if e.reads == "positions"]
         where = resolve(readers[0] if readers else NoPE(), where, extent, key_mask, cache)
-        for encoding in {id(m): m for e in everyone for m in e.members()}.values():
-            where = encoding.move(where, generator)
+        members = list({id(m): m for e in everyone for m in e.members()}.values())
+        where = moved(members, where, extent, cache, generator)
         return where if cache is None else extended(everyone, where, cache, key_mask)
 
 

@@ -41,6 +41,16 @@ def filled(positions: Tensor, num_axes: int = 1) -> tuple[Tensor, Tensor]:
     return positions.masked_fill(mask, 0), absent
 
 
+def moved_by(positions: Tensor, offset: float | Tensor) -> Tensor:
+    """`positions` plus `offset`; tokens without a place stay without.
+
+    Inside a token of several axes one NOWHERE coordinate is enough; each stays as it is.
+    """
+    moved, absent = positions + offset, is_nowhere(positions)
+    nowhere = torch.nan if moved.is_floating_point() else NOWHERE
+    return moved.masked_fill(absent, nowhere)
+
+
 def checked_positions(name: str, positions: object, num_axes: int = 1) -> Tensor:
     """`positions` as int64, float32 or float64 of shape (..., S) or (..., S, n).
 
@@ -277,17 +287,23 @@ class Where:
             require_number("the size of a shift", abs(offset), 0.0)
         if isinstance(offset, int) and abs(offset) > LARGEST_POSITION:
             raise ValueError(f"A shift must lie within 2^53 of 0, got {offset}.")
-
-        def move(positions: Tensor | None) -> Tensor | None:
-            if positions is None:
-                return None
-            # Inside a token of several axes one NOWHERE coordinate is enough; each stays as it is.
-            moved, absent = positions + offset, is_nowhere(positions)
-            nowhere = torch.nan if moved.is_floating_point() else NOWHERE
-            return moved.masked_fill(absent, nowhere)
-
-        moved = replace(self, positions=move(self.positions), k_positions=move(self.k_positions))
+        positions, k_positions = (
+            None if p is None else moved_by(p, offset) for p in (self.positions, self.k_positions)
+        )
+        moved = replace(self, positions=positions, k_positions=k_positions)
         return moved.as_regular() if self.regular else moved
+
+    def of_batch(self, batch: int) -> "Where":
+        """Positions that are the same for all sequences, once for every sequence."""
+        changed = {
+            name: value.expand(batch, *value.shape[1:])
+            for name, value in (("positions", self.positions), ("k_positions", self.k_positions))
+            if value is not None and value.shape[0] != batch
+        }
+        if not changed:
+            return self
+        repeated = replace(self, **changed)
+        return repeated.as_regular() if self.regular else repeated
 
     def of_tokens(self, num_queries: int, num_keys: int) -> "Where":
         """Positions (S, 1) of S tokens as (1, S), for whoever knows how many tokens there are.

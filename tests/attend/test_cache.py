@@ -867,3 +867,74 @@ def test_gradients_flow_through_a_cache():
     (full,) = torch.autograd.grad((one(x)[:, 3:] * weight).sum(), x)
     near(stepped, full)
     differ(array(full)[:, :3], 0.0)
+
+
+# A path of a tree that was found right
+
+
+def fed_tree(one: wn.Attention, x: Tensor, start: int) -> wn.KVCache:
+    """x[:, :start], then the rest as a tree: two drafts of three and one of two tokens."""
+    parents = torch.tensor([-1, 0, 1, -1, 3, 0])
+    cache = filled(one, x[:, :start])
+    ids = wn.positions.tree(parents, start)
+    one(x[:, start:], where=ids, mask=wn.positions.tree_mask(parents, start), cache=cache)
+    return cache
+
+
+@pytest.mark.parametrize("path", [[], [0], [0, 1], [0, 1, 2], [3, 4], [0, 5]], ids=str)
+@pytest.mark.parametrize("window", [None, 3])
+def test_after_an_accepted_path_the_others_were_never_fed(path, window):
+    one, x, more = everything(window=window), stream(10), stream(3, seed=5)
+    if window:  # windows count slots, so that a tree takes a layer without one
+        one.window = None
+    cache = fed_tree(one, x, 4)
+    one.window = window
+    cache.accept(4, torch.tensor(path, dtype=torch.int64) + 4)
+    alone = torch.cat([x[:, [0, 1, 2, 3, *(4 + n for n in path)]], more], 1)
+    length = 4 + len(path)
+    assert cache.positions.tolist() == [[*range(length)]]
+    assert (len(cache), cache.next_position.tolist()) == (length, [length])
+    steps = torch.cat([one(more[:, :2], cache=cache), one(more[:, 2:], cache=cache)], 1)
+    expected = by_hand(one, alone, positions=range(length + 3), **DOORS)
+    near(steps, expected[:, length:])
+
+
+def test_a_path_after_an_eviction_takes_the_next_slots():
+    one, x, more = everything(window=4), stream(10), stream(1, seed=5)
+    one.window = None
+    cache = fed_tree(one, x, 4)
+    cache.evict(torch.tensor([1]))
+    cache.accept(3, torch.tensor([6, 7]))  # the draft of two
+    one.window = 4
+    assert cache.positions.tolist() == [[0, 2, 3, 4, 5]]
+    assert cache.next_position.tolist() == [6]
+    found = one(more, cache=cache)
+    alone = torch.cat([x[:, [0, 1, 2, 3, 7, 8]], more], 1)
+    near(found, by_hand(one, alone, positions=range(7), **DOORS)[:, 6:])
+
+
+@pytest.mark.untyped
+def test_what_is_no_path():
+    one = layer(wn.RoPE(8))
+    cache = filled(one, stream(6))
+    state = cache.state
+    for start, slots, error, message in (
+        (4, [3], ValueError, r"in 4 \.\. 5"),
+        (4, [6], ValueError, r"in 4 \.\. 5"),
+        (4, [5, 4], ValueError, "must rise"),
+        (4, [4, 4], ValueError, "must rise"),
+        (7, [], ValueError, "start must be at most 6"),
+        (-1, [], ValueError, "start must be at least 0"),
+    ):
+        with pytest.raises(error, match=message):
+            cache.accept(start, torch.tensor(slots, dtype=torch.int64))
+    for slots in ([4], torch.tensor([4.0]), torch.tensor(4), torch.tensor([True])):
+        with pytest.raises(TypeError, match="int64 tensor"):
+            cache.accept(4, slots)
+    assert (len(cache), cache.state) == (6, state)
+    others = [filled(one, stream(6)) for _ in range(4)]
+    others[0].accept(4, torch.tensor([4]))
+    others[1].accept(4, torch.tensor([5]))
+    others[2].accept(3, torch.tensor([3, 5]))
+    others[3].trim(5)
+    assert len({c.state for c in others}) == 4

@@ -402,12 +402,14 @@ def test_queries_and_keys_leave_in_the_type_they_came_in(name, dtype):
 @pytest.mark.parametrize("name", wn.encodings())
 @pytest.mark.parametrize("dtype", HALF_TYPES)
 def test_a_half_precision_model_stays_one_through_its_cache(name, dtype):
-    options = {"axial_rope": {"num_axes": 1}}.get(name, {})
+    options = {"axial_rope": {"num_axes": 1}, "mixed_rope": {"num_kv_heads": 2}}.get(name, {})
     encoding = wn.create(name, dim=32, num_heads=4, length=40, **options)
     whole = wn.Transformer(50, 32, 2, 4, encoding, num_kv_heads=2).to(dtype).eval()
     caches = whole.new_caches()
-    for chunk in tokens(6).split(3, 1):
-        assert whole(chunk, caches=caches).dtype == dtype
+    axes = encoding.num_axes
+    for chunk, ids in zip(tokens(6).split(3, 1), torch.arange(6).split(3), strict=True):
+        where = wn.Where(ids[:, None].expand(-1, axes), num_axes=axes) if axes > 1 else None
+        assert whole(chunk, where=where, caches=caches).dtype == dtype
     assert {t.dtype for c in caches for t in (c.k, c.v)} == {dtype}
 
 

@@ -142,6 +142,22 @@ def image_prompt() -> torch.Tensor:
 
 
 @case("P095")
+@pytest.mark.parametrize("after", ["farthest", "side"])
+def test_builders_place_the_prompt_and_its_answer(after):
+    parts = wn.positions
+    segments = [parts.Text(2), parts.Image(2, 2), parts.Text(1)]
+    types, grids = torch.tensor([[0, 0, 1, 1, 1, 1, 0]]), torch.tensor([[1, 4, 4]])
+    for placed in (
+        parts.multimodal(segments, after=after),
+        parts.from_token_types(types, grids, merge=2, after=after),
+    ):
+        answer = parts.decode(placed.next_position, 1, num_axes=3)
+        whole = torch.cat([placed.positions, answer], 1)
+        assert whole[0].tolist() == image_prompt().tolist()
+        assert (placed.next_position.tolist(), placed.delta.tolist()) == ([5], [-2])
+
+
+@case("P095")
 @pytest.mark.parametrize("chunks", [[7, 1], [3, 4, 1], [2, 4, 1, 1], [1] * 8])
 @pytest.mark.parametrize("moved", [False, True], ids=["here", "moved"])
 def test_the_position_after_an_image_is_that_of_its_farthest_axis(chunks, moved):
@@ -190,6 +206,43 @@ def test_keys_turned_back_first_do_not_drift():
         # Back to the content at the old position, then to the new one: old + new is one shift.
         cached = rope.rotate(rope.rotate(cached, ids - shift + 1, inverse=True), ids - shift)
     equal(cached, rope.rotate(k, ids - 100), 1e-12)
+
+
+@case("P097")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_a_hundred_shifts_of_a_cache_equal_one_up_to_a_rounding_each(dtype):
+    one = layer("rope").to(dtype)
+    hundred, once = wn.KVCache(), wn.KVCache()
+    for cache in (hundred, once):
+        one(stream(6).to(dtype), where=torch.arange(6) + 1000, cache=cache)
+    for _ in range(100):
+        hundred.shift(one.encoding, -1)
+    once.shift(one.encoding, -100)
+    assert hundred.positions.tolist() == once.positions.tolist() == [[*range(900, 906)]]
+    assert hundred.next_position.tolist() == once.next_position.tolist() == [906]
+    drift = (hundred.k.double() - once.k.double()).norm(dim=-1) / once.k.double().norm(dim=-1)
+    assert drift.max() <= 101 * torch.finfo(dtype).eps
+
+
+@case("P097")
+@pytest.mark.parametrize("name", [n for n in OF_A_LAYER if MAKERS[n]().relative])
+def test_decoding_after_a_shift_equals_decoding_without(name):
+    one, x = layer(name), stream(8)
+    for by in (-5, 1000, torch.tensor([7])):
+        cache = wn.KVCache()
+        one(x[:, :5], cache=cache)
+        cache.shift(one.encoding, by)
+        steps = torch.cat([one(x[:, t : t + 1], cache=cache) for t in range(5, 8)], 1)
+        equal(steps, one(x)[:, 5:])
+
+
+@case("P097")
+@pytest.mark.parametrize("name", [n for n in OF_A_LAYER if not MAKERS[n]().relative])
+def test_a_cache_of_absolute_positions_refuses_to_shift(name):
+    one, cache = layer(name), wn.KVCache()
+    one(stream(5), cache=cache)
+    with pytest.raises(ValueError, match="not relative"):
+        cache.shift(one.encoding, -1)
 
 
 @case("P098")
@@ -325,6 +378,19 @@ def test_only_held_keys_are_turned_again_each_by_its_own_position():
     equal(moved, rope.rotate(raw[:, :, 3:], cache.positions - 2))
     with pytest.raises(ValueError, match="needed 4, got 7"):
         rope.rotate(cache.k, torch.arange(7))
+
+
+@case("P104")
+def test_a_shift_of_a_cache_that_has_forgotten_touches_held_keys_alone():
+    rope, x, cache = wn.RoPE(HEAD_DIM), stream(7), wn.KVCache()
+    one = layer(rope)
+    one(x, cache=cache)
+    raw = rope.rotate(cache.k, cache.positions, inverse=True)
+    cache.evict(torch.arange(3))
+    cache.shift(rope, -2)
+    assert cache.k.shape[2] == 4
+    assert (cache.positions.tolist(), cache.next_position.tolist()) == ([[1, 2, 3, 4]], [5])
+    equal(cache.k, rope.rotate(raw[:, :, 3:], torch.arange(1, 5)))
 
 
 @case("P106")

@@ -173,6 +173,21 @@ def test_custom_ids_are_continued_by_last_plus_one():
 
 
 @case("P149")
+def test_the_rule_for_custom_ids_can_be_asked_for():
+    steps = wn.positions.continued(CUSTOM, 2)
+    assert steps.tolist() == [[3, 4]]
+    uneven = torch.tensor([[0, 0, 1, 2, 2, 2], [5, 9, 7, wn.NOWHERE, wn.NOWHERE, wn.NOWHERE]])
+    assert wn.positions.continued(uneven, 2).tolist() == [[3, 4], [10, 11]]
+    # Explicit ids by this rule are what the cache goes on with.
+    whole, ids = model("learned"), tokens(8)
+    by_rule = torch.cat([CUSTOM, steps], 1)
+    equal(decoded(whole, ids, [6, 1, 1], where=by_rule), whole(ids, where=by_rule))
+    caches = whole.new_caches()
+    whole(ids[:, :6], where=CUSTOM, caches=caches)
+    equal(whole(ids[:, 6:], caches=caches), whole(ids, where=by_rule)[:, 6:])
+
+
+@case("P149")
 @pytest.mark.parametrize("chunks", [[6, 1, 1], [3, 3, 2], [1] * 8])
 @pytest.mark.parametrize("name", ALL)
 def test_custom_ids_give_the_same_in_one_shot_and_in_steps(name, chunks):

@@ -51,6 +51,16 @@ def test_pairs_of_another_axis_stand_still():
     assert_close(found, torch.tensor([expected], dtype=torch.float64), **EXACT)
 
 
+def test_axes_of_fewer_pairs_are_filled_up():
+    axial = wn.AxialRoPE(12, 3, 100.0, axis_dims=(6, 2, 4))
+    found = rotation.numbers(subject(axial, 5))
+    expected = torch.full((3, 3, 5), torch.nan, dtype=torch.float64)
+    for axis, width in enumerate((6, 2, 4)):
+        for pair, w in enumerate(waves(width, 100.0)):
+            expected[axis, pair] = (torch.arange(5).double() * w).cos()
+    assert_close(found, expected, equal_nan=True, **EXACT)
+
+
 def test_a_bias_is_that_of_the_encoding():
     found = scores.numbers(subject(wn.ALiBi(2), 4))
     distance = torch.tensor([[0, 1, 2, 3], [1, 0, 1, 2], [2, 1, 0, 1], [3, 2, 1, 0]])

@@ -89,6 +89,10 @@ def test_the_verdicts_are_those_of_the_design_story(name, found):
                  "bandwidth": False},
         "axial_rope": {"unique": True, "relative": True, "norm": True, "exact": True,
                        "axes": True},
+        "mixed_rope": {"unique": True, "relative": True, "norm": True, "exact": True,
+                       "axes": True},
+        "multimodal_rope": {"unique": True, "relative": True, "norm": True, "exact": True,
+                            "axes": True},
     }  # fmt: skip
     for verdict, expected in story.get(name, {}).items():
         assert passed(found[name], verdict) is expected, verdict
@@ -174,8 +178,7 @@ def test_codes_of_offsets_count_from_the_own_place():
 
 def test_the_worst_axis_is_reported():
     encodings = [wn.AxialRoPE(16, 2, base=base) for base in (20.0, 10_000.0)]
-    both = wn.AxialRoPE(16, 2)
-    both._frequencies = tuple(e._frequencies[0] for e in encodings)
+    both = wn.AxialRoPE(16, 2, (20.0, 10_000.0))
     first, second, found = (wn.measure(e, num_positions=32) for e in (*encodings, both))
     for field, worst in (("uniqueness", min), ("monotonicity", min), ("lipschitz", max)):
         values = [getattr(p, field) for p in (first, second)]
@@ -307,7 +310,8 @@ def test_precision_is_none_where_positions_are_not_defined():
 
 
 def test_fractions(found):
-    expected = {"integer", "sinusoidal", "alibi", "rope", "axial_rope"}
+    expected = {"integer", "sinusoidal", "alibi", "rope", "axial_rope", "mixed_rope"}
+    expected |= {"multimodal_rope"}
     assert {name for name, p in found.items() if p.fractional} == expected
     assert found["nope"].fractional is None
 

@@ -372,7 +372,7 @@ def test_it_compiles(setting):
         ({"head_dim": 8, "axis_dims": (8,)}, r"2 even widths.*got \(8,\)"),
         ({"head_dim": 8, "axis_dims": (8, 0)}, "axis_dims must be at least 2, got 0"),
         ({"head_dim": 8, "base": -1.0}, "base must be.*-1.0"),
-        ({"head_dim": 8, "layout": "rows"}, "'blocks', 'heads'; got 'rows'"),
+        ({"head_dim": 8, "layout": "rows"}, "'blocks', 'heads', 'alternating', .*; got 'rows'"),
         ({"head_dim": 8, "pairing": "full"}, "'half', 'interleaved'; got 'full'"),
     ],
 )

@@ -1,14 +1,17 @@
 """Keys and values of earlier tokens, and where those tokens are."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from whereness.attend.shifting import check_movable, checked_offset, moved_beyond, turned_again
 from whereness.checks import require, require_device, require_int
-from whereness.where import NOWHERE, Where, filled
+from whereness.encoding import PositionalEncoding, as_encoding
+from whereness.positions import next_position
+from whereness.where import NOWHERE, Where
 
 if TYPE_CHECKING:
     from whereness.attend.locate import Extent
@@ -139,7 +142,7 @@ class KVCache:
         self.positions, self.segments = where.keys, where.key_segments
         self.lengths, self.slots, self.regular = where.lengths, where.slots, where.regular
         self.next_slot += new
-        self.next_position = _next(
+        self.next_position = next_position(
             where.positions, where.num_axes, self.next_position, where.new_pads()
         )
         self._changed(1, new)
@@ -172,10 +175,7 @@ class KVCache:
             self.state = state
         else:
             self._select(lambda t, axis: t.narrow(axis, 0, length))
-            axes = 1 if self.positions.dim() == 2 else self.positions.shape[-1]
-            pads = None if self.key_mask is None else ~self.key_mask
-            self.next_position = _next(self.positions, axes, None, pads)
-            self.next_slot = length if self.slots is None else int(self.slots[-1]) + 1
+            self._follow_last()
         self._changed(2, length)
 
     def evict(self, slots: Tensor) -> None:
@@ -186,11 +186,7 @@ class KVCache:
         Raises:
             ValueError: a slot that is not held.
         """
-        if not isinstance(slots, Tensor) or slots.dtype != torch.int64 or slots.dim() != 1:
-            raise TypeError("slots must be an int64 tensor of shape (n,).")
-        if len(self):
-            require_device("slots", slots, self.k.device)
-        require((slots >= 0) & (slots < len(self)), f"slots must lie in 0 .. {len(self) - 1}.")
+        self._check_slots(slots, 0)
         if not len(slots):
             return
         keep = torch.ones(len(self), dtype=torch.bool, device=slots.device)
@@ -202,6 +198,65 @@ class KVCache:
         self._select(lambda t, axis: t.index_select(axis, index))
         self.regular = False
         self._changed(3, *slots.tolist())
+
+    def accept(self, start: int, slots: Tensor) -> None:
+        """Of the held slots from `start` on keep these, (n,) int64, as if only they had been fed.
+
+        What remains of a speculative tree: a path whose tokens were found right. Unlike after an
+        eviction, the clock and windows know nothing of the others.
+
+        Raises:
+            ValueError: slots that are not held, below `start`, or not in rising order.
+        """
+        start = require_int("start", start, 0, len(self))
+        self._check_slots(slots, start)
+        require(slots.diff() > 0, "slots must rise.")
+        if not len(slots):
+            self.trim(start)
+            return
+        index = torch.cat([torch.arange(start, device=slots.device), slots])
+        fed = None if self.slots is None else self.slots[: len(index)]
+        self._select(lambda t, axis: t.index_select(axis, index))
+        self.slots = fed  # the path lies in the slots right after `start`
+        self.regular = False
+        self._follow_last()
+        self._changed(6, start, *slots.tolist())
+
+    def shift(
+        self,
+        encoding: PositionalEncoding | Sequence[PositionalEncoding],
+        offset: float | Tensor,
+        keep: int = 0,
+    ) -> None:
+        """Move cached tokens by `offset` positions, and the clock with them.
+
+        After an eviction this closes the gap (attention sinks, context shift). Keys that door 3
+        has changed are turned back and on again, in float64, and rounded once a call; raw keys and
+        biases only need the new positions. Windows still count the slots that were fed.
+
+        Args:
+            encoding: the one that the layer of this cache uses, or the list of them.
+            offset: a number, or one a row, (B,); negative moves back. It moves every axis.
+            keep: the first `keep` held slots stay where they are.
+
+        Raises:
+            ValueError: an encoding that is not relative: what the cache holds of old tokens was
+                computed where they stood, so they must be fed again; an empty cache.
+            TypeError: a real offset for integer positions; cached keys of an encoding that cannot
+                turn them back.
+        """
+        if not len(self):
+            raise ValueError("An empty cache has nothing to shift.")
+        encoding, keep = as_encoding(encoding), require_int("keep", keep, 0, len(self) - 1)
+        check_movable(encoding)
+        by = checked_offset(offset, self.positions, self.k.shape[0])
+        moved = moved_beyond(self.positions, by, keep)
+        if encoding.cacheable:
+            self.k = turned_again(encoding, self.k, self.positions, moved, self.lengths)
+        self.positions, self.next_position = moved, _given(self.next_position) + by
+        self.regular = self.regular and not keep
+        numbers = by.tolist() if isinstance(by, Tensor) else [by]
+        self._changed(5, keep, *(part for n in numbers for part in n.as_integer_ratio()))
 
     def reorder(self, rows: Tensor) -> None:
         """Rearrange the batch, (B',) int64: beam search."""
@@ -218,6 +273,21 @@ class KVCache:
                 setattr(self, name, value.index_select(0, rows))
         self.features = {n: t.index_select(0, rows) for n, t in self.features.items()}
         self._changed(4, *rows.tolist())
+
+    def _check_slots(self, slots: Tensor, first: int) -> None:
+        if not isinstance(slots, Tensor) or slots.dtype != torch.int64 or slots.dim() != 1:
+            raise TypeError("slots must be an int64 tensor of shape (n,).")
+        if len(self):
+            require_device("slots", slots, self.k.device)
+        last = len(self) - 1
+        require((slots >= first) & (slots <= last), f"slots must lie in {first} .. {last}.")
+
+    def _follow_last(self) -> None:
+        """The next token comes right after the held ones, as if no others had been fed."""
+        axes = 1 if self.positions.dim() == 2 else self.positions.shape[-1]
+        pads = None if self.key_mask is None else ~self.key_mask
+        self.next_position = next_position(self.positions, axes, None, pads)
+        self.next_slot = len(self) if self.slots is None else int(self.slots[-1]) + 1
 
     def _changed(self, what: int, *numbers: int) -> None:
         for n in (what, *numbers):
@@ -285,19 +355,3 @@ def _real(key_mask: Tensor | None, length: int | None, where: Where) -> Tensor:
         return key_mask
     length = where.num_queries if length is None else length
     return torch.ones(1, length, dtype=torch.bool, device=where.positions.device)
-
-
-def _next(positions: Tensor, num_axes: int, before: Tensor | None, pads: Tensor | None) -> Tensor:
-    """Largest position plus one, (B or 1,). Pads and tokens without a place do not count."""
-    placed, absent = filled(positions, num_axes)
-    if num_axes > 1:
-        placed = placed.amax(-1)
-    if pads is not None:
-        absent = absent | pads
-        placed = placed.expand(absent.shape)
-    lowest = placed.new_full((), -(2**62) - 1)
-    last = torch.where(absent, lowest, placed).amax(-1)
-    none = absent.all(-1)
-    if before is None:
-        return torch.where(none, torch.zeros_like(last), last + 1)
-    return torch.where(none, before, torch.maximum(before, last + 1))

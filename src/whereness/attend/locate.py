@@ -44,7 +44,8 @@ def locate(
     if isinstance(where, At):
         at = _checked_at(encoding, where, key_mask)
     else:
-        where = encoding.move(resolve(encoding, where, extent, key_mask, cache))
+        where = resolve(encoding, where, extent, key_mask, cache)
+        where = moved(encoding.members(), where, extent, cache)
         if cache is not None:
             where = extended([encoding], where, cache, key_mask)
         at = encoding.prepare(where)
@@ -68,6 +69,31 @@ def resolve(
     if cache is not None and len(cache):
         require_device("The cached keys", cache.k, extent.device)
     return fill_positions(encoding, where, extent, cache)
+
+
+def moved(
+    members: Sequence[PositionalEncoding],
+    where: Where,
+    extent: Extent,
+    cache: "KVCache | None",
+    generator: torch.Generator | None = None,
+) -> Where:
+    """`where` through the training-time maps of all members, once each, in their order.
+
+    Raises:
+        ValueError: positions would move under a cache: old keys were not moved by the same draw.
+    """
+    before = where
+    if any(m.training and m.draws_per_sequence for m in members):
+        where = where.of_batch(extent.batch)
+    for member in members:
+        where = member.move(where, generator)
+    if cache is not None and where is not before:
+        raise ValueError(
+            "A map has moved the new positions, and a cache holds tokens that another draw has "
+            "moved, or none. Call eval() before decoding."
+        )
+    return where
 
 
 def extended(

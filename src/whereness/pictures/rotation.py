@@ -11,6 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
+from torch.nn import functional as F
 
 from whereness.pictures.drawing import Picture, distinct, heat, panels, scale, svg
 from whereness.pictures.subject import Subject, probing
@@ -19,13 +20,14 @@ from whereness.properties.rotations import matrices
 TITLE = "How its pairs turn"
 MOST_PANELS = 4
 STILL = 1e-12
+NO_COSINE = 2.0
 
 
 def numbers(of: Subject) -> Tensor | None:
     """cos of the angle of every pair at offsets 0, -1, ...: (P, pairs, N), a panel an axis or head.
 
     None where door 3 is shut, is no linear map, or turns no pairs. Heads that turn alike count
-    once.
+    once; axes of fewer pairs than others are filled up with NaN.
     """
     if 3 not in of.doors:
         return None
@@ -38,9 +40,12 @@ def numbers(of: Subject) -> Tensor | None:
             q, k = both
             turns = q.mT @ k[:, :1]  # (H, N, D, D)
             found += [t for t in map(_cosines, turns) if t is not None]
-    if not found or len({t.shape for t in found}) > 1:
+    if not found:
         return None
-    return torch.stack(distinct(found, 0.0)[:MOST_PANELS])
+    most = max(map(len, found))
+    filled = [F.pad(t, (0, 0, 0, most - len(t)), value=NO_COSINE) for t in found]
+    shown = torch.stack(distinct(filled, 0.0)[:MOST_PANELS])
+    return shown.masked_fill(shown == NO_COSINE, torch.nan)
 
 
 def _cosines(turns: Tensor) -> Tensor | None:

@@ -102,7 +102,8 @@ def _axial(encoding: RoPE | AxialRoPE, num_axes: int) -> AxialRoPE | None:
         return None
     each, more = divmod(pairs, num_axes)
     dims = [2 * (each + (axis < more)) for axis in range(num_axes)]
-    return AxialRoPE(encoding.rotary_dim, num_axes, encoding.base, encoding.pairing, axis_dims=dims)
+    base = max(encoding.base) if isinstance(encoding.base, tuple) else encoding.base
+    return AxialRoPE(encoding.rotary_dim, num_axes, base, encoding.pairing, axis_dims=dims)
 
 
 def _rebuilt(encoding: PositionalEncoding, num_axes: int) -> PositionalEncoding | None:

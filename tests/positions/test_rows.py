@@ -1,13 +1,11 @@
-"""wn.positions against loops in Python, and without a look at values where none is needed."""
+"""Positions of rows of text, against loops in Python."""
 
-import itertools
 import re
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import whereness as wn
 from whereness import NOWHERE, positions
@@ -144,39 +142,6 @@ def test_an_error_names_the_argument_that_the_caller_gave():
         positions.from_mask(torch.ones(2))
 
 
-# Grids
-
-
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 3))
-@settings(max_examples=60)
-def test_grids(sizes, prefix):
-    found = positions.grid(*sizes, prefix=prefix)
-    cells = [list(cell) for cell in itertools.product(*map(range, sizes))]
-    assert found.dtype == torch.int64
-    assert found.tolist() == [[NOWHERE] * len(sizes)] * prefix + cells
-
-
-def test_the_first_coordinate_of_a_grid_is_the_row():
-    assert positions.grid(2, 3).tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
-    assert positions.grid(2, 3, device="meta").device.type == "meta"
-
-
-@pytest.mark.untyped
-def test_what_is_no_grid():
-    with pytest.raises(ValueError, match="at least one size"):
-        positions.grid()
-    with pytest.raises(ValueError, match="size 1 of the grid must be at least 1, got 0"):
-        positions.grid(2, 0)
-    with pytest.raises(TypeError, match="size 0 of the grid must be an int, got float"):
-        positions.grid(2.0, 3)
-    with pytest.raises(TypeError, match="size 0 of the grid must be an int, got tuple"):
-        positions.grid((2, 3))
-    with pytest.raises(ValueError, match="prefix must be at least 0, got -1"):
-        positions.grid(2, prefix=-1)
-    with pytest.raises(TypeError, match="prefix must be an int, got bool"):
-        positions.grid(2, prefix=True)
-
-
 # After a cache
 
 
@@ -216,81 +181,114 @@ def test_lengths_in_a_list_are_not_rounded_in_silence(bad):
         positions.decode(bad)
 
 
-# Devices
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=3), st.integers(1, 3), st.integers(1, 4))
+@settings(max_examples=30)
+def test_text_after_a_cache_has_one_number_on_every_axis(past, new, axes):
+    found = positions.decode(past, new, axes)
+    expected = [[[length + step] * axes for step in range(new)] for length in past]
+    assert found.tolist() == (expected if axes > 1 else positions.decode(past, new).tolist())
+    with pytest.raises(ValueError, match="num_axes must be at least 1, got 0"):
+        positions.decode(past, new, 0)
 
 
-class NoLook(TorchDispatchMode):
-    """Refuses what makes an accelerator wait: to read a value, or to size a tensor by values."""
-
-    LOOKS = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "unique")
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.overloadpacket.__name__.startswith(self.LOOKS):
-            raise AssertionError(f"looked at a value: {func}")
-        return func(*args, **(kwargs or {}))
+# A prefill in chunks
 
 
-@pytest.fixture
-def like_an_accelerator(monkeypatch):
-    """Checks take the path of an accelerator, on which no value may be looked at."""
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+@given(st.data())
+@settings(max_examples=60)
+def test_chunks_of_an_uneven_prefill(data):
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    cached = data.draw(
+        st.none() | st.lists(st.integers(0, 20), min_size=len(lengths), max_size=len(lengths))
+    )
+    start, size = data.draw(st.integers(0, 10)), data.draw(st.integers(1, 5))
+    expected = [
+        [
+            slot + (cached[row] if cached else 0) if slot < length else NOWHERE
+            for slot in range(start, start + size)
+        ]
+        for row, length in enumerate(lengths)
+    ]
+    for make in (list, torch.tensor):
+        past = None if cached is None else make(cached)
+        found = positions.prefill(make(lengths), start, size, past)
+        assert (found.dtype, found.tolist()) == (torch.int64, expected)
 
 
-MAKERS = {
-    "packed": lambda n: positions.packed(n, 9),
-    "segments": lambda n: positions.segments(n, 9),
-    "decode": lambda n: positions.decode(n, 2),
-    "from_mask": lambda n: positions.from_mask(n > 0),
-    "from ones and zeros": positions.from_mask,
-}
+def test_chunks_of_a_prefill_equal_one_shot():
+    """Rows of 7 and 4 tokens, one of them after 3 tokens that its cache holds already."""
+    torch.manual_seed(0)
+    layer = wn.Attention(16, 2, wn.RoPE(8), causal=True).double()
+    x = torch.randn(2, 7, 16, dtype=torch.float64)
+    lengths, whole = [7, 4], positions.prefill([7, 4], 0, 7, [0, 3])
+    expected = layer(x, where=wn.Where(whole, key_mask=whole != NOWHERE))
+    for size in (1, 2, 3, 4, 7):
+        cache, outs = wn.KVCache(), []
+        for start in range(0, 7, size):
+            ids = positions.prefill(lengths, start, min(size, 7 - start), [0, 3])
+            where = wn.Where(ids, key_mask=ids != NOWHERE)
+            outs.append(layer(x[:, start : start + size], where=where, cache=cache))
+        found = torch.cat(outs, 1)
+        for row, length in enumerate(lengths):
+            torch.testing.assert_close(found[row, :length], expected[row, :length])
+        assert cache.next_position.tolist() == [7, 7]
 
 
-@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_ids_are_made_where_the_lengths_are(make):
-    found = make(torch.ones(3, dtype=torch.int64, device="meta"))
-    assert found.device.type == "meta"
-    assert found.shape == make(torch.ones(3, dtype=torch.int64)).shape
+@pytest.mark.untyped
+def test_what_is_no_prefill():
+    for given_arguments, error, message in (
+        (([3], -1, 2), ValueError, "start must be at least 0, got -1"),
+        (([3], 0, 0), ValueError, "size must be at least 1, got 0"),
+        (([3.0], 0, 1), TypeError, "lengths must be an int, got float"),
+        ((torch.tensor([3.0]), 0, 1), TypeError, "lengths must hold integers, got torch.float32"),
+        (([3], 0, 1, [1, 2]), ValueError, "cache_lengths must be one a row: needed 1, got 2"),
+        ((torch.tensor([-1]), 0, 1), ValueError, "lengths must not be negative"),
+    ):
+        with pytest.raises(error, match=message):
+            positions.prefill(*given_arguments)
 
 
-@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_no_value_is_looked_at(make, like_an_accelerator):
-    ones = torch.ones(3, dtype=torch.int64)
-    with NoLook():
-        found = make(ones)
-    assert found.tolist() == make(ones).tolist()
+# Ids of a caller's own
 
 
-def test_the_watch_for_looks_is_in_force(like_an_accelerator):
-    lengths = torch.ones(3, dtype=torch.int64)
-    with NoLook(), pytest.raises(AssertionError, match="looked at a value"):
-        positions.packed(lengths)  # a sum that nobody gave has to be looked at
-    with NoLook(), pytest.raises(RuntimeError, match="."):
-        positions.packed(lengths, 2)  # what is wrong is still refused, without waiting
+@given(st.data())
+@settings(max_examples=60)
+def test_ids_go_on_one_beyond_the_largest(data):
+    axes = data.draw(st.integers(1, 3))
+    number = st.integers(-9, 9) | st.just(NOWHERE)
+    token = number if axes == 1 else st.lists(number, min_size=axes, max_size=axes)
+    rows = data.draw(st.lists(st.lists(token, min_size=3, max_size=3), min_size=1, max_size=3))
+    new = data.draw(st.integers(1, 3))
+    expected = []
+    for row in rows:
+        tokens = [t if isinstance(t, list) else [t] for t in row]
+        placed = [max(t) for t in tokens if NOWHERE not in t]
+        first = max(placed) + 1 if placed else 0
+        ids = [first + step for step in range(new)]
+        expected.append(ids if axes == 1 else [[i] * axes for i in ids])
+    found = positions.continued(torch.tensor(rows), new, axes)
+    assert (found.dtype, found.tolist()) == (torch.int64, expected)
 
 
-@pytest.mark.parametrize("encoding", ["rope", "alibi", "relative_add", "t5", "shaw"])
-@pytest.mark.parametrize("implementation", ["auto", "reference"])
-def test_attention_looks_at_no_value(encoding, implementation, like_an_accelerator):
-    made = wn.create(encoding, dim=16, num_heads=2)
-    q, lengths = torch.ones(2, 2, 5, 8), torch.tensor([2, 3])
-    mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 0, 1]])
-    with NoLook():
-        for where in (
-            None,
-            positions.packed(lengths, 5),
-            wn.Where(key_mask=mask),
-            wn.Where(segments=positions.segments(lengths, 5), lengths=lengths),
-        ):
-            wn.attention(q, q, q, made, where=where, causal=True, implementation=implementation)
+def test_real_ids_go_on_as_real_ones():
+    found = positions.continued(torch.tensor([0.5, torch.nan, 2.25]), 2)
+    assert (found.dtype, found.tolist()) == (torch.float32, [[3.25, 4.25]])
 
 
-def test_a_layer_with_a_cache_looks_at_no_value(like_an_accelerator):
-    layer = wn.Attention(16, 2, [wn.RoPE(8), wn.ALiBi(2)], causal=True)
-    cache, x = wn.KVCache(), torch.ones(2, 4, 16)
-    mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 1]])
-    with NoLook():
-        layer(x, cache=cache, key_mask=mask[:, :4])
-        layer(x[:, :1], cache=cache, key_mask=mask)
-        cache.reorder(torch.tensor([1, 0]))
-        cache.trim(3)
-        layer(x[:, :1], cache=cache)
+def test_pads_and_what_was_before_count_as_asked():
+    ids, pads = torch.tensor([[1, 5], [2, 3]]), torch.tensor([[False, True], [False, False]])
+    assert positions.next_position(ids, pads=pads).tolist() == [2, 4]
+    before = torch.tensor([9, 0])
+    assert positions.next_position(ids, before=before).tolist() == [9, 4]
+    none = torch.full((2, 2), NOWHERE)
+    assert positions.next_position(none, before=before).tolist() == [9, 0]
+
+
+@pytest.mark.untyped
+def test_what_cannot_be_continued():
+    with pytest.raises(TypeError, match="bfloat16"):
+        positions.continued(torch.zeros(3, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match="num_new must be at least 1"):
+        positions.continued(torch.arange(3), 0)
+    with pytest.raises(ValueError, match="end in num_axes=2"):
+        positions.continued(torch.zeros(3, 3).long(), num_axes=2)
