@@ -150,6 +150,7 @@ LONG = "x" * 10**6
         {**SMALL, "num_hidden_layers": 2**16, "layer_types": ["full_attention"] * 2**17},
         {**SMALL, "num_hidden_layers": 2**16},
         {**SMALL, 3: 4},
+        {"model_type": "llava", "text_config": {**SMALL, 3: 4}},
         {"general.architecture": LONG},
     ],
     ids=[

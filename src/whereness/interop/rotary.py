@@ -124,7 +124,8 @@ def _no_misspelling(reading: Reading, family: Family) -> None:
     """Refuse a key at the top that is nearly one that would be read."""
     known = {*rope_keys.TOP_KEYS, *family.base, *family.fraction, *family.rotary_dim}
     starts = ("rope_", "rotary_", "rop_", "rotery_")
-    alike = [key for key in reading.given if key.lower().startswith(starts)]
+    keys = [key for key in reading.given if isinstance(key, str)]
+    alike = [key for key in keys if key.lower().startswith(starts)]
     if len(alike) > MOST_ALIKE:
         raise ValueError(f"The config has {len(alike)} keys that begin as those of RoPE do.")
     for key in alike:
