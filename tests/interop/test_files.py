@@ -153,20 +153,6 @@ LONG = "x" * 10**6
         {"model_type": "llava", "text_config": {**SMALL, 3: 4}},
         {"general.architecture": LONG},
     ],
-    ids=[
-        "deep",
-        "loop",
-        "long",
-        "type",
-        "key",
-        "rope_type",
-        "both",
-        "alike",
-        "types",
-        "layers",
-        "number",
-        "arch",
-    ],
 )
 @pytest.mark.timeout(20)
 def test_sizes_that_no_model_has(keys):
