@@ -168,9 +168,8 @@ def _scaled() -> list[Subject]:
             )
             for name, make in by_length.items()
         ),
-        Subject("xpos", lambda: wn.XPos(HEAD_DIM, pairing="interleaved"), reach=30_000),
+        Subject("xpos-interleaved", lambda: wn.XPos(HEAD_DIM, pairing="interleaved"), reach=30_000),
         Subject("lerope-yarn", lambda: wn.LeRoPE(HEAD_DIM, 100.0, scaling=scaling.YaRN(2.0, 30))),
-        Subject("fope", lambda: wn.FoPE(HEAD_DIM, 100.0, length=40)),
         Subject(
             "fope-groups",
             lambda: wn.FoPE(HEAD_DIM, 100.0, num_frequencies=3, num_kv_heads=GROUPS),

@@ -9,7 +9,8 @@ from whereness.registry import described
 
 ON_A_GRID = {"axial_rope", "mixed_rope", "multimodal_rope"}
 NAMES = ("nope", "integer", "binary", "sinusoidal", "learned", "relative_add", "relative_multiply")
-NAMES += ("shaw", "t5", "alibi", "rope", "axial_rope", "mixed_rope", "multimodal_rope")
+NAMES += ("shaw", "t5", "alibi", "rope", "xpos", "lerope", "fope")
+NAMES += ("axial_rope", "mixed_rope", "multimodal_rope")
 
 
 def test_the_names_of_the_contract():
@@ -34,6 +35,9 @@ CLASSES = {
     "t5": (wn.T5, {"num_heads": 6, "num_buckets": 32, "max_distance": 128}),
     "alibi": (wn.ALiBi, {"num_heads": 6}),
     "rope": (wn.RoPE, {"head_dim": 8, "base": 10_000.0, "pairing": "half"}),
+    "xpos": (wn.XPos, {"head_dim": 8, "scale_base": 512.0, "centre": 0.0}),
+    "lerope": (wn.LeRoPE, {"head_dim": 8, "base": 10_000.0, "scaling": None}),
+    "fope": (wn.FoPE, {"head_dim": 8, "length": 300, "num_frequencies": 2, "num_kv_heads": 1}),
     "axial_rope": (wn.AxialRoPE, {"head_dim": 8, "num_axes": 2}),
     "mixed_rope": (wn.MixedRoPE, {"head_dim": 8, "num_heads": 6, "num_axes": 2}),
     "multimodal_rope": (wn.MultimodalRoPE, {"head_dim": 8, "num_axes": 3, "sections": (2, 1, 1)}),

@@ -65,6 +65,11 @@ ENTRIES: dict[str, Entry] = {
     ),
     "alibi": Entry("relative.alibi:ALiBi", lambda s: {"num_heads": s.num_heads}),
     "rope": Entry("rotary.rope:RoPE", lambda s: {"head_dim": s.head_dim}),
+    "xpos": Entry("rotary.xpos:XPos", lambda s: {"head_dim": s.head_dim}),
+    "lerope": Entry("rotary.learned:LeRoPE", lambda s: {"head_dim": s.head_dim}),
+    "fope": Entry(
+        "rotary.fope:FoPE", lambda s: {"head_dim": s.head_dim, "length": max(s.length, 7)}
+    ),
     "axial_rope": Entry("rotary.axial:AxialRoPE", lambda s: {"head_dim": s.head_dim}),
     "mixed_rope": Entry(
         "rotary.mixed:MixedRoPE", lambda s: {"head_dim": s.head_dim, "num_heads": s.num_heads}
