@@ -186,10 +186,12 @@ def families() -> Families:
             families_multimodal,
             families_tables,
             families_text,
+            families_types,
         )
 
         for table in (
             families_text.FAMILIES,
+            families_types.FAMILIES,
             families_layered.FAMILIES,
             families_composite.FAMILIES,
             families_latent.FAMILIES,

@@ -5,6 +5,9 @@ from typing import Any
 from whereness.interop.families import Family
 
 PARTIAL = ("partial_rotary_factor",)
+FULL, SLIDING = "full_attention", "sliding_attention"
+EVERY_N: dict[str, Any] = {"pattern": ("sliding_window_pattern", FULL, SLIDING, -1)}
+"""Every n-th layer has full attention, the others a window."""
 
 
 def text(
@@ -75,7 +78,7 @@ def latent(
 
 
 def every(
-    n: int, nth: str = "full_attention", others: str = "sliding_attention"
+    n: int, nth: str = FULL, others: str = SLIDING
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """The cycle in which every n-th layer is `nth`."""
     return (), (*(others,) * (n - 1), nth), ()

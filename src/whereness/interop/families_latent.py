@@ -7,9 +7,8 @@ The code of most de-interleaves what turns before it turns halves, so the weight
 from typing import Any
 
 from whereness.interop.families import Families
-from whereness.interop.families_forms import latent
+from whereness.interop.families_forms import FULL, SLIDING, latent
 
-FULL, SLIDING = "full_attention", "sliding_attention"
 BY_KEY: dict[str, Any] = {"interleaved": "rope_interleave", "also": {"rope_interleave": True}}
 
 FAMILIES: Families = {

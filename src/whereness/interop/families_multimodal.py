@@ -1,11 +1,10 @@
 """Text models whose positions have several axes (M-RoPE), and the towers that see and hear."""
 
+from dataclasses import replace
 from typing import Any
 
 from whereness.interop.families import Families, Family
-from whereness.interop.families_forms import PARTIAL, latent, text
-
-FULL, SLIDING = "full_attention", "sliding_attention"
+from whereness.interop.families_forms import FULL, PARTIAL, SLIDING, latent, text
 
 
 def chunked(*sections: int, **also: Any) -> dict[str, Any]:
@@ -215,7 +214,9 @@ TOWERS: Families = {
     "glm_ocr_vision": qwen(1024, 16, 24),
     "inkling2_vision": tower(1024, 16, 23, pairing="interleaved", offset=1.0, **BACK),
     "kimi_k25_vision": tower(1152, 16, 27, layout="alternating", **BACK),
-    "lfm3_vl_vision": tower(1024, 16, 14, 1_000_000.0),
+    "lfm3_vl_vision": replace(
+        tower(1024, 16, 14, 1_000_000.0), cycle=(("conv", "conv"), (FULL, "conv"), ())
+    ),
     "llama4_vision_model": tower(
         768,
         16,

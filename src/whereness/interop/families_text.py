@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from whereness.interop.families import LLAMA, Families, Family
+from whereness.interop.families import Families, Family
 from whereness.interop.families_forms import PARTIAL, text
 
 LLAMA_3: dict[str, Any] = {
@@ -65,7 +65,7 @@ PLAIN: Families = {
     "jina_embeddings_v3": text(1024, 16, 24, 8194, 20_000.0),
     "kyutai_speech_to_text": text(2048, 32, 48, 750),
     "lasr_encoder": text(512, 8, 17, 10_000),
-    "llama": LLAMA,
+    "llama": text(4096, 32, 32, 2048),
     "mimi": text(512, 8, 8, 8000),
     "ministral": text(4096, 32, 32, 131_072),
     "mistral": text(4096, 32, 32, 131_072),
