@@ -52,3 +52,17 @@ def seeded():
 def pytest_report_header() -> str:
     """State what the results depend on."""
     return f"torch {torch.__version__}, types checked at run time: {TYPED == '1'}"
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Print what tests have measured: `record_property("measured", text)`."""
+    reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
+    measured = [
+        text
+        for report in reports
+        for name, text in getattr(report, "user_properties", ())
+        if name == "measured" and report.when == "call"
+    ]
+    if measured:
+        terminalreporter.section("measured")
+        terminalreporter.write_line("\n".join(measured))

@@ -182,3 +182,42 @@ def test_heads_that_turn_by_their_number(model_type):
         straight, mixed = (attention(y, tables, None)[0] for y in (x, x[:, order]))
     torch.testing.assert_close(straight[:, order], mixed, rtol=1e-4, atol=1e-5)
     assert isinstance(wn.from_config(config.to_dict()), wn.NoPE)
+
+
+LATENT = (
+    "axk1",
+    "axk2",
+    "bailing_hybrid",
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "glm4_moe_lite",
+    "glm_moe_dsa",
+    "hy_v4",
+    "longcat_flash",
+    "minicpm3",
+    "mistral4",
+    "mistral_large4_text",
+    "youtu",
+)
+"""Models that fold m(mscale_all_dim)^2 into the scale of the logits, where a config has it."""
+
+
+@pytest.mark.parametrize("mscales", [{}, {"mscale": 1.0, "mscale_all_dim": 0.5}, {"mscale": 0.7}])
+@pytest.mark.parametrize("model_type", [*LATENT, "llama", "qwen3"])
+def test_scale_of_the_logits(model_type, mscales):
+    from transformers import AutoModel
+
+    config = small(model_type, {})
+    base = config.rope_parameters["rope_theta"]
+    yarn = {"rope_type": "yarn", "rope_theta": base, "factor": 40.0}
+    own = {"llama_4_scaling_beta": 0.1} if model_type == "mistral4" else {}
+    config.rope_parameters = yarn | {"original_max_position_embeddings": 64} | own | mscales
+    with torch.device("meta"):
+        model = AutoModel.from_config(config)
+    attention = next(m for m in model.modules() if hasattr(m, "scaling") and hasattr(m, "o_proj"))
+    layer = next(i for i in range(9) if positioned(config, i))
+    found = wn.from_config(config.to_dict(), layer=layer)
+    rope = found[0] if isinstance(found, tuple) else found
+    ours = rope.logit_scale(rope.head_dim) * rope.head_dim**-0.5
+    assert ours == pytest.approx(attention.scaling, rel=1e-6)

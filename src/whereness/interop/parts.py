@@ -104,13 +104,14 @@ def _inner(
         if isinstance(found, Mapping):
             same = found.get("model_type") in (None, model_type)
             inner.append((path, {**found, "model_type": None} if same else found, its_type))
-    if known is not None and not known.parts:
-        return []  # a model of one part, whatever else is kept beside it
+    single = known is not None and not known.parts  # what is kept beside it must be known as well
     for name, value in keys.items():
         if not isinstance(name, str) or any(p.split(".")[0] == name for p in listed):
             continue
         composed = name.endswith("_config") or name in ("encoder", "decoder")
         if not composed or not isinstance(value, Mapping):
+            continue
+        if single and not _is_known(value):
             continue
         # Older files repeat the model's own type in a part, or leave it out.
         usual = f"{model_type}_{name.removesuffix('_config')}"
@@ -119,6 +120,14 @@ def _inner(
         elif _is_model(value):
             inner.append((name, value, ""))
     return inner
+
+
+def _is_known(keys: Mapping[str, Any]) -> bool:
+    """A config of a known family, or one that holds such a config."""
+    if family(str(keys.get("model_type"))) is not None:
+        return True
+    inner = (v for k, v in keys.items() if isinstance(k, str) and k.endswith("_config"))
+    return any(_is_known(each) for each in inner if isinstance(each, Mapping))
 
 
 def _is_model(keys: Mapping[str, Any]) -> bool:
@@ -204,7 +213,9 @@ def chosen(parts: Mapping[str, Part], part: str | None) -> Part:
     if part is None:
         if len(parts) == 1:
             return parts[names[0]]
-        if set(names) == {"encoder", "decoder"}:
+        if "" in parts:  # a model with parts beside it, as a codec
+            return parts[""]
+        if {"encoder", "decoder"} <= set(names):
             return parts["encoder"]
         raise ValueError(
             f"The model has {len(parts)} parts: choose one with part=. {_listed(parts)}"
