@@ -1,5 +1,6 @@
 """Checks at the public border: one style of message, one rule for values that live on a device."""
 
+import inspect
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -187,3 +188,17 @@ def _entries_share_memory(value: Tensor) -> bool:
     for stride, size in axes:
         places = (places[:, None] + torch.arange(size, device="cpu") * stride).flatten()
     return len(places.unique()) < len(places)
+
+
+def told(value: object, kind: Callable, without: Sequence[str] = ()) -> str:
+    """The arguments of `kind` that `value` holds and that are not the defaults: "head_dim=64"."""
+    shown = []
+    for name, parameter in inspect.signature(kind).parameters.items():
+        held = getattr(value, name, None)
+        if held is None or isinstance(held, Tensor) or name in without:
+            continue
+        each = held if isinstance(held, tuple) and held else (held,)
+        # By their texts: two values may not compare.
+        if any(repr(one) != repr(parameter.default) for one in each):
+            shown.append(f"{name}={held!r}")
+    return ", ".join(shown)

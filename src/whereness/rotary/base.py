@@ -22,6 +22,7 @@ from whereness.checks import (
     require_floating,
     require_int,
     require_writable,
+    told,
 )
 from whereness.encoding import At, Features, PositionalEncoding
 from whereness.rotary.lengths import lengths_of
@@ -98,6 +99,9 @@ class Rotary(PositionalEncoding):
         angles = self.angles(positions, lengths)
         angles = angles if self.per_head else angles.unsqueeze(-2)
         return angles.cos(), angles.sin()
+
+    def extra_repr(self) -> str:
+        return told(self, type(self), ("rotary_dim",) if self.rotary_dim == self.head_dim else ())
 
     def forward(
         self,

@@ -20,7 +20,7 @@ from whereness.checks import constants, require_int, require_number
 from whereness.rotary.scaling.spectrum import Scaling, Spectrum
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LongRoPE(Scaling):
     """Two sets of divisors; the length that a sequence will reach picks one for all its tokens.
 

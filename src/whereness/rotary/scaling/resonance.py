@@ -22,7 +22,7 @@ from whereness.checks import require_choice, require_int
 from whereness.rotary.scaling.spectrum import Scaling, Spectrum
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Resonance(Scaling):
     """Wavelengths rounded to whole tokens, after another scaling or none.
 
