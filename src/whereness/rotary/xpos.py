@@ -66,6 +66,8 @@ class XPos(RoPE):
         self._zeta = tuple(
             (2 * k + gamma * width) / ((1 + gamma) * width) for k in range(width // 2)
         )
+        if not self._zeta[0] < 1:
+            raise ValueError(f"gamma must be small enough for scores to fall, got {gamma!r}.")
         self.norm_preserving = self.unbounded = False
 
     @property

@@ -73,6 +73,10 @@ class Linear(Scaling):
     def reference_length(self) -> int:
         return self.original_length or 1
 
+    @property
+    def sample_lengths(self) -> tuple[int, ...]:
+        return self.reference_length, 0  # of several factors the smallest
+
     def frequencies(self, plain: Spectrum, lengths: Tensor) -> Tensor:
         frequencies = plain.frequencies(lengths)
         if not isinstance(self.factor, tuple):

@@ -71,6 +71,10 @@ class LongRoPE(Scaling):
     def reference_length(self) -> int:
         return self.original_length
 
+    @property
+    def sample_lengths(self) -> tuple[int, ...]:
+        return self.original_length, self.original_length + 1
+
     def require_fit(self, plain: Spectrum) -> None:
         if len(self.short_factor) != plain.num_pairs:
             raise ValueError(

@@ -62,6 +62,10 @@ class Resonance(Scaling):
     def reach(self) -> float:
         return math.inf if self.scaling is None else self.scaling.reach
 
+    @property
+    def sample_lengths(self) -> tuple[int, ...]:
+        return (self.reference_length,) if self.scaling is None else self.scaling.sample_lengths
+
     def require_fit(self, plain: Spectrum) -> None:
         if self.scaling is not None:
             self.scaling.require_fit(plain)

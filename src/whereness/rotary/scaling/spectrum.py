@@ -93,5 +93,10 @@ class Scaling:
         """The longest sequence that it is defined for, tokens."""
         return math.inf
 
+    @property
+    def sample_lengths(self) -> tuple[int, ...]:
+        """`reference_length`, and others that meet the highest frequencies there are."""
+        return (self.reference_length,)
+
     def require_fit(self, plain: Spectrum) -> None:
         """Raise ValueError where this scaling cannot be applied to `plain`."""
