@@ -2,6 +2,7 @@
 
 import inspect
 import operator
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,19 +42,17 @@ def require(ok: Tensor, message: str | Callable[[], str], values: Tensor | None 
 
 
 def constants(values: Sequence[float], device: torch.device) -> Tensor:
-    """Python floats as a float64 tensor.
+    """Python floats as a float64 tensor, whatever lowers the type of tensors that are made.
 
-    Raises:
-        TypeError: something (a sharded initialisation, for one) makes float tensors of another
-            type: angles from rounded constants would be silently wrong.
+    A sharded initialisation does so, and leaves tensors of integers alone: there the floats go
+    through their bits.
     """
     made = torch.tensor(values, dtype=torch.float64, device=device)
-    if made.dtype != torch.float64:
-        raise TypeError(
-            f"Constants need float64, and torch.tensor gave {made.dtype}: prepare positions "
-            "outside of the context that lowers float types."
-        )
-    return made
+    if made.dtype == torch.float64:
+        return made
+    count = len(values)
+    bits = struct.unpack(f"={count}q", struct.pack(f"={count}d", *values))
+    return torch.tensor(bits, dtype=torch.int64, device=device).view(torch.float64)
 
 
 def require_int(name: str, value: object, minimum: int, maximum: int = LARGEST_SIZE) -> int:

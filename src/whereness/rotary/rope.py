@@ -84,7 +84,7 @@ class RoPE(Rotary):
 
         Where they depend on the length of a sequence, those at the scaling's original_length.
         """
-        return torch.tensor(self._frequencies, dtype=torch.float64, device="cpu")
+        return constants(self._frequencies, torch.device("cpu"))
 
     def frequencies_at(self, length: int) -> Tensor:
         """The frequencies for sequences that reach `length` tokens, float64 on the CPU."""

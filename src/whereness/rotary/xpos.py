@@ -73,7 +73,7 @@ class XPos(RoPE):
     @property
     def zeta(self) -> Tensor:
         """Factor on a pair's score at distance `scale_base`, (P,), float64 on the CPU."""
-        return torch.tensor(self._zeta, dtype=torch.float64, device="cpu")
+        return constants(self._zeta, torch.device("cpu"))
 
     def tables(self, where: Where) -> Turns:
         plain = super().tables(where)
