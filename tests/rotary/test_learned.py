@@ -93,6 +93,32 @@ def test_the_gradient_is_that_of_finite_differences(setting):
         assert made.alpha.grad[pair].item() == pytest.approx(slope, rel=1e-7, abs=1e-8)
 
 
+ANGLES_WITH_GRADIENTS = {
+    "lerope": (lerope, torch.arange(3)),
+    "fope": (lambda: wn.FoPE(8, 100.0, length=40), torch.arange(3)),
+    "positions": (lambda: wn.RoPE(8), torch.arange(3.0, dtype=torch.float64)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ANGLES_WITH_GRADIENTS)
+def test_in_place_keeps_what_the_gradient_of_an_angle_needs(name, dtype):
+    make, positions = ANGLES_WITH_GRADIENTS[name]
+    torch.manual_seed(0)
+    made, found = make(), []
+    for in_place in (False, True):
+        x = drawn(0, (1, 2, 3, 8), dtype).requires_grad_()
+        ids = positions.clone().requires_grad_(positions.is_floating_point())
+        made.zero_grad()
+        rotate = made.rotate_ if in_place else made.rotate
+        rotate(x * 1.0, ids).square().sum().backward()
+        grads = [p.grad for p in made.parameters()] + ([ids.grad] if ids.requires_grad else [])
+        found.append([x.grad, *(g.clone() for g in grads)])
+    for a, b in zip(*found, strict=True):
+        assert_close(a, b, rtol=0, atol=0)
+    assert len(found[0]) > 1
+
+
 def test_a_gradient_reaches_alpha_through_attention_in_half_precision():
     made = lerope()
     q, k, v = (drawn(i, (1, 2, 6, 8), torch.bfloat16) for i in range(3))

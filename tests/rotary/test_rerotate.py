@@ -173,6 +173,7 @@ def test_keys_that_do_not_fit_are_refused():
     for k, ids, kind, message in (
         (torch.ones(1, 2, 3, 6), torch.arange(3), ValueError, "built for head_dim=8"),
         (torch.ones(1, 2, 3, 8), torch.arange(4), ValueError, "needed 3, got 4"),
+        (torch.ones(1, 2, 3, 8), None, TypeError, "positions must say where k was.*got NoneType"),
         (torch.ones(1, 2, 3, 8).long(), torch.arange(3), TypeError, "k must hold floating"),
         (torch.ones(1, 2, 3, 8), torch.arange(3).half(), TypeError, "got torch.float16"),
     ):

@@ -176,8 +176,10 @@ class Rotary(PositionalEncoding):
         require_bool("inverse", inverse)
         at = self._located(where, {"x": x}, layout)
         require_writable("x", x)
-        part = self._rotary_part(x)
-        part.copy_(self._turned_part(part, at.data.queries, layout, inverse))
+        turned, part = at.data.queries, self._rotary_part(x)
+        # The gradient of a learned angle needs what stood here.
+        content = part.clone() if turned.cos.requires_grad else part
+        part.copy_(self._turned_part(content, turned, layout, inverse))
         return x
 
     def derived(self) -> dict[str, Tensor]:
