@@ -3,7 +3,9 @@
 Axes: B batch, H heads, S tokens, D head_dim, P pairs. Units: radians per token, tokens.
 """
 
+import copy
 import math
+import pickle  # noqa: TID251 (that scalings can be pickled is tested)
 
 import mpmath
 import numpy as np
@@ -484,9 +486,6 @@ def test_frequencies_are_those_at_the_original_length(setting):
 
 @each_setting
 def test_they_are_values(setting):
-    import copy
-    import pickle  # noqa: TID251 (that it can be pickled is tested)
-
     scaling = setting.scaling
     for twin in (copy.deepcopy(scaling), pickle.loads(pickle.dumps(scaling))):
         assert twin == scaling and hash(twin) == hash(scaling)

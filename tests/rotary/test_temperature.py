@@ -90,7 +90,8 @@ def test_queries_are_multiplied_and_keys_are_not(school, dtype):
 
 
 def test_a_token_without_a_place_has_factor_1():
-    made = wn.Temperature(0.5, 2.0)
+    made = wn.Temperature(0.5, 0.5)
+    assert made.factors(torch.tensor([0])) > 1.5  # so that it is not taken for position 0
     for ids in (torch.tensor([wn.NOWHERE, 9]), torch.tensor([torch.nan, 9.0])):
         found = made.factors(ids)
         assert found[0] == 1 and found[1] > 1.5
