@@ -44,6 +44,19 @@ def test_a_quarter_of_16_channels_is_4_channels(name, pairing):
 
 
 @case("P038")
+@pytest.mark.parametrize("order", ["chunked", "interleaved"])
+def test_a_quarter_of_the_channels_turns_where_positions_have_two_axes(order):
+    rope = wn.MultimodalRoPE(16, (1, 1), order, 100.0, rotary_dim=4)
+    x, ids = drawn(0, (1, HEADS, 9, 16), torch.float64), torch.arange(1, 19).reshape(9, 2)
+    found = rope.rotate(x, wn.Where(ids, num_axes=2))
+    bitwise(found[..., 4:], x[..., 4:])
+    assert (found[..., :4] != x[..., :4]).all()
+    for sections in ((4, 4), (7, 1), (1, 2)):
+        with pytest.raises(ValueError, match="sections must be.*add up to rotary_dim/2 = 2"):
+            wn.MultimodalRoPE(16, sections, order, 100.0, rotary_dim=4)
+
+
+@case("P038")
 @pytest.mark.parametrize("name", SCALINGS)
 def test_no_scaling_widens_what_turns(name):
     rope = wn.RoPE(16, 100.0, rotary_dim=8, scaling=SCALINGS[name])

@@ -156,7 +156,9 @@ def test_by_parts_with_all_options(
     # Untruncated ends less than a pair apart enlarge the rounding of their difference.
     assume(not 0 < abs(ends[1] - ends[0]) < 0.1)
     for kind in (S.NTKByParts, S.YaRN):
-        require_frequencies(kind(factor, original, **options), base, width)
+        # What is rounded off the share that is kept counts `factor` times in what is divided.
+        scaling = kind(factor, original, **options)
+        require_frequencies(scaling, base, width, rounding=ROUNDINGS * (1 + factor))
 
 
 WIDE = S.Spectrum(10_000.0, 128)
@@ -477,8 +479,15 @@ def test_frequencies_are_those_at_the_original_length(setting):
     at = [rope.frequencies_at(n) for n in (0, 8, 9, 32)]
     changed = any(not torch.equal(at[0], other) for other in at[1:])
     assert changed == setting.by_length
-    with pytest.raises(TypeError, match="length must be an int, got float"):
-        rope.frequencies_at(8.0)
+
+
+@pytest.mark.untyped
+@each_setting
+def test_a_length_is_a_count(setting):
+    rope = setting.make()
+    for call in (rope.frequencies_at, rope.amplitude_at):
+        with pytest.raises(TypeError, match="length must be an int, got float"):
+            call(8.0)
     for call in (rope.frequencies_at, rope.amplitude_at):
         with pytest.raises(ValueError, match="length must be at least 0, got -1"):
             call(-1)
@@ -494,6 +503,7 @@ def test_they_are_values(setting):
     assert len({s.scaling for s in EVERY}) == len(EVERY)
 
 
+@pytest.mark.untyped
 def test_lists_become_tuples():
     assert S.Linear([1.0, 2.0], 8) == S.Linear((1.0, 2.0), 8)
     assert S.LongRoPE([1], [2], 8) == S.LongRoPE((1.0,), (2.0,), 8)
