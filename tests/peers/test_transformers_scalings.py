@@ -66,8 +66,8 @@ SCALINGS: dict[str, tuple[dict, S.Scaling | None]] = {
 }
 
 
-def llama(parameters: dict, base: float):
-    """Their rotary module of heads of 64, for 64 tokens where nothing else is said."""
+def llama(parameters: dict, base: float, width: int = 64):
+    """Their rotary module of heads of `width`, for 64 tokens where nothing else is said."""
     import transformers
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -76,7 +76,7 @@ def llama(parameters: dict, base: float):
         transformers.LlamaConfig(
             hidden_size=256,
             num_attention_heads=4,
-            head_dim=64,
+            head_dim=width,
             max_position_embeddings=64,
             rope_parameters={"rope_theta": base, **parameters},
         )
@@ -107,6 +107,15 @@ def test_every_bit_is_theirs(name, base, length, dtype):
     if length == 3000:  # what compat costs
         exact_turn = wn.RoPE(64, base, scaling=scaling).rotate(q.double())
         assert (ours.rotate(q.float()) - exact_turn).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("name", [name for name in SCALINGS if name != "longrope"])
+def test_every_frequency_is_theirs_where_the_width_is_no_power_of_two(name):
+    parameters, scaling = SCALINGS[name]
+    for width in (80, 96, 6):
+        theirs = llama(parameters, 123_457.0, width)
+        ours = wn.RoPE(width, 123_457.0, scaling=scaling, compat="huggingface").frequencies
+        assert_close(ours, theirs.inv_freq.double(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", SCALINGS)
