@@ -233,16 +233,57 @@ def rope_table(part: int) -> Callable[[dict], Got]:
     return measure
 
 
-def rope_scores(value: dict) -> Got:
-    rope = wn.RoPE(**value["options"])
-    offsets = torch.tensor(value["input"]["offsets"])
-    for query_position in (0, 7, 500):
-        for exact, dtype in BOTH:
-            q, k = (torch.tensor(value["input"][n], dtype=dtype).view(1, 1, 1, -1) for n in "qk")
-            k = k.expand(-1, -1, len(offsets), -1)
-            where = wn.Where(torch.tensor([query_position]), query_position + offsets)
-            q, k = rope(q, k, where)
-            yield exact, (k @ q.mT)[0, 0, :, 0]
+def scores_by_offset(encoding: Callable[..., wn.RoPE]) -> Callable[[dict], Got]:
+    def measure(value: dict) -> Got:
+        rope = encoding(**value["options"])
+        offsets = torch.tensor(value["input"]["offsets"])
+        for query_position in (0, 7, 500):
+            for exact, dtype in BOTH:
+                q, k = (
+                    torch.tensor(value["input"][n], dtype=dtype).view(1, 1, 1, -1) for n in "qk"
+                )
+                k = k.expand(-1, -1, len(offsets), -1)
+                where = wn.Where(torch.tensor([query_position]), query_position + offsets)
+                q, k = rope(q, k, where)
+                yield exact, (k @ q.mT)[0, 0, :, 0]
+
+    return measure
+
+
+def xpos_zeta(value: dict) -> Got:
+    yield True, wn.XPos(**value["options"]).zeta
+
+
+def xpos_net_factor(value: dict) -> Got:
+    """Size of a query times that of a key, pair by pair: what is left of a score."""
+    xpos, offset = wn.XPos(**value["options"]), value["input"]["offset"]
+    for query_position in (600, 777):
+        where = wn.Where(torch.tensor([query_position]), torch.tensor([query_position + offset]))
+        queries, keys = xpos.prepare(where).data
+        yield True, (torch.hypot(*queries) * torch.hypot(*keys))[0, 0, 0]
+        ones = torch.ones(1, 1, 1, xpos.head_dim)
+        q, k = (x.unflatten(-1, (2, -1)).norm(dim=-2) for x in xpos(ones, ones, where))
+        yield False, (q * k)[0, 0, 0] / 2
+
+
+def query_scale(value: dict) -> Got:
+    options = {**value["options"]}
+    for theirs, ours in (("beta", "scale"), ("alpha", "scale"), ("original_length", "floor")):
+        if theirs in options:
+            options[ours] = options.pop(theirs)
+    temperature, positions = wn.Temperature(**options), positions_of(value)
+    yield True, temperature.factors(positions)
+    for exact, dtype in BOTH:
+        ones = torch.ones(1, 1, len(positions), 1, dtype=dtype)
+        yield (
+            exact,
+            temperature.queries_keys(ones, ones, temperature.prepare(positions), {})[0][0, 0, :, 0],
+        )
+
+
+def drope_scale(value: dict) -> Got:
+    made = [wn.DroPE(factor, value["options"]["c"]) for factor in value["input"]["factors"]]
+    yield True, [drope.logit_scale(64) for drope in made]
 
 
 def alibi_slopes(value: dict) -> Got:
@@ -425,7 +466,7 @@ MEASURES: dict[tuple[str, str], Callable[[dict], Got]] = {
     ("rope", "frequencies"): rope_frequencies,
     ("rope", "logit_scale"): logit_scale,
     ("rope", "rotated"): rotated(wn.RoPE),
-    ("rope", "scores_by_offset"): rope_scores,
+    ("rope", "scores_by_offset"): scores_by_offset(wn.RoPE),
     ("rope", "sin"): rope_table(1),
     ("rope", "wavelengths"): wavelengths,
     ("shaw", "scores_and_output"): shaw_attention,
@@ -435,6 +476,11 @@ MEASURES: dict[tuple[str, str], Callable[[dict], Got]] = {
     ("sinusoidal", "rows"): rows(wn.Sinusoidal),
     ("sinusoidal", "shift_matrix"): shift_matrix,
     ("t5", "buckets"): t5_buckets,
+    ("temperature", "logit_scale"): drope_scale,
+    ("temperature", "query_scale"): query_scale,
+    ("xpos", "net_factor"): xpos_net_factor,
+    ("xpos", "scores_by_offset"): scores_by_offset(wn.XPos),
+    ("xpos", "zeta"): xpos_zeta,
 }
 ENCODINGS = {encoding for encoding, _ in MEASURES}
 
@@ -492,9 +538,9 @@ def test_no_value_is_dropped_silently():
     assert len(VALUES) == 552
     assert len({value["id"] for value in VALUES}) == 552
     assert Counter(fate(value) for value in VALUES) == {
-        "here": 348,
+        "here": 360,
         "a property": 155,
-        "an encoding to come": 49,
+        "an encoding to come": 37,
     }
     assert Counter(value["encoding"] for value in HERE) == {
         "alibi": 39,
@@ -513,6 +559,8 @@ def test_no_value_is_dropped_silently():
         "shaw": 5,
         "sinusoidal": 31,
         "t5": 13,
+        "temperature": 5,
+        "xpos": 7,
     }
 
 

@@ -102,3 +102,31 @@ def test_the_core_imports_without_the_packages_of_the_extras():
     )
     done = python("-W", "ignore", "-c", code)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        (lambda: wn.RoPE(64), "RoPE(head_dim=64)"),
+        (
+            lambda: wn.RoPE(64, 5e5, scaling=wn.scaling.YaRN(4.0, 32_768, truncate=False)),
+            "RoPE(head_dim=64, base=500000.0, scaling=YaRN(factor=4.0, original_length=32768, "
+            "truncate=False))",
+        ),
+        (
+            lambda: wn.XPos(8, rotary_dim=4, rotary_side="trailing"),
+            "XPos(head_dim=8, rotary_dim=4, rotary_side='trailing')",
+        ),
+        (
+            lambda: wn.AxialRoPE(8, scale=(1.0, 2.0)),
+            "AxialRoPE(head_dim=8, axis_dims=(4, 4), axis_order=(0, 1), scale=(1.0, 2.0))",
+        ),
+        (
+            lambda: wn.T5(8, 16, bidirectional=True),
+            "T5(num_heads=8, num_buckets=16, bidirectional=True)",
+        ),
+        (wn.NoPE, "NoPE()"),
+    ],
+)
+def test_an_encoding_tells_what_it_was_made_with(encoding, text):
+    assert repr(encoding()) == text

@@ -1,6 +1,8 @@
 """Checks at the public border: one style of message, one rule for values that live on a device."""
 
+import inspect
 import operator
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,19 +42,17 @@ def require(ok: Tensor, message: str | Callable[[], str], values: Tensor | None 
 
 
 def constants(values: Sequence[float], device: torch.device) -> Tensor:
-    """Python floats as a float64 tensor.
+    """Python floats as a float64 tensor, whatever lowers the type of tensors that are made.
 
-    Raises:
-        TypeError: something (a sharded initialisation, for one) makes float tensors of another
-            type: angles from rounded constants would be silently wrong.
+    A sharded initialisation does so, and leaves tensors of integers alone: there the floats go
+    through their bits.
     """
     made = torch.tensor(values, dtype=torch.float64, device=device)
-    if made.dtype != torch.float64:
-        raise TypeError(
-            f"Constants need float64, and torch.tensor gave {made.dtype}: prepare positions "
-            "outside of the context that lowers float types."
-        )
-    return made
+    if made.dtype == torch.float64:
+        return made
+    count = len(values)
+    bits = struct.unpack(f"={count}q", struct.pack(f"={count}d", *values))
+    return torch.tensor(bits, dtype=torch.int64, device=device).view(torch.float64)
 
 
 def require_int(name: str, value: object, minimum: int, maximum: int = LARGEST_SIZE) -> int:
@@ -187,3 +187,17 @@ def _entries_share_memory(value: Tensor) -> bool:
     for stride, size in axes:
         places = (places[:, None] + torch.arange(size, device="cpu") * stride).flatten()
     return len(places.unique()) < len(places)
+
+
+def told(value: object, kind: Callable, without: Sequence[str] = ()) -> str:
+    """The arguments of `kind` that `value` holds and that are not the defaults: "head_dim=64"."""
+    shown = []
+    for name, parameter in inspect.signature(kind).parameters.items():
+        held = getattr(value, name, None)
+        if held is None or isinstance(held, Tensor) or name in without:
+            continue
+        each = held if isinstance(held, tuple) and held else (held,)
+        # By their texts: two values may not compare.
+        if any(repr(one) != repr(parameter.default) for one in each):
+            shown.append(f"{name}={held!r}")
+    return ", ".join(shown)

@@ -22,6 +22,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor, nn
 
+from whereness.checks import told
 from whereness.where import Where
 
 Site = Literal["tokens", "every_layer", "queries_keys"]
@@ -271,6 +272,10 @@ class PositionalEncoding(nn.Module):
         """
         plain = not self.overrides("scores", "weights") and not self.needs_weights
         return plain and (self.operation, self.on) == ("add", "logits")
+
+    def extra_repr(self) -> str:
+        """What it was made with, as far as it differs from the defaults."""
+        return told(self, type(self))
 
     def members(self) -> tuple["PositionalEncoding", ...]:
         """The encodings that this one is made of, in order of application; itself when single."""

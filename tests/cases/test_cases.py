@@ -12,6 +12,9 @@ from cases.support import CASES, case
 KINDS = {
     "K01": 9,
     "K02": 14,
+    "K03": 6,
+    "K04": 4,
+    "K05": 4,
     "K06": 9,
     "K07": 6,
     "K08": 13,

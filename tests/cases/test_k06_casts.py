@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import whereness as wn
 from cases.support import HEAD_DIM, HEADS, bitwise, case, differ, heads, model, tokens
+from rotary.scaled import EVERY
 
 HALF_TYPES = (torch.bfloat16, torch.float16)
 ROUNDED_ONCE = 2.0**-24
@@ -166,6 +167,28 @@ def far_weights(encoding: wn.PositionalEncoding, implementation: str) -> torch.T
     v = torch.eye(600).expand(1, HEADS, -1, -1)
     out = wn.attention(q, k, v, encoding, where=where, implementation=implementation)
     return out.detach().float()
+
+
+@case("P066", "P067", "P062")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("setting", EVERY, ids=str)
+def test_neither_casts_nor_autocast_change_a_scaled_table(setting, dtype):
+    """Short, long, short: where a table is made anew, nothing that was cast takes part."""
+    rope = setting.make()
+
+    def made() -> list[torch.Tensor]:
+        ids = torch.tensor([3, 257, 4095])
+        prepared = [rope.prepare(wn.Where(ids, lengths=n)) for n in (5, 30, 8, 9)]
+        return [t for at in prepared for t in at.data.queries]
+
+    plain = made()
+    rope.to(dtype)
+    with torch.autocast("cpu", dtype):
+        low = made()
+    rope.to(torch.float32)
+    for a, b, c in zip(plain, low, made(), strict=True):
+        bitwise(b, a)
+        bitwise(c, a)
 
 
 @case("P066")
@@ -358,6 +381,27 @@ def test_tables_built_under_lowered_constructors_are_right_or_refused():
 
 
 @case("P073")
+@pytest.mark.parametrize("setting", EVERY, ids=str)
+def test_scaled_encodings_are_the_same_whatever_lowers_floats(setting):
+    """Built, prepared and used inside; their constants are lists of floats and lengths."""
+    x = heads(30)
+
+    def turned(rope: wn.RoPE) -> torch.Tensor:
+        return rope.rotate(x, wn.Where(torch.arange(30), lengths=30))
+
+    before = turned(setting.make())
+    with pytest.MonkeyPatch.context() as patch:
+        lowered(patch, *CONSTRUCTORS)
+        rope = setting.make()
+        inside = turned(rope)
+        frequencies = [rope.frequencies_at(n) for n in (1, 8, 30)]
+    bitwise(turned(rope), before)
+    bitwise(inside, before)
+    for n, found in zip((1, 8, 30), frequencies, strict=True):
+        bitwise(found, setting.make().frequencies_at(n))
+
+
+@case("P073")
 @pytest.mark.parametrize("dtype", [*HALF_TYPES, torch.float64])
 def test_the_default_dtype_changes_no_table(dtype):
     ids = torch.arange(0, 4096, 5)
@@ -371,7 +415,17 @@ def test_the_default_dtype_changes_no_table(dtype):
         bitwise(a, b)
 
 
+SCALED = {
+    setting.name: setting.make
+    for setting in EVERY
+    if setting.scaling.needs_lengths or not setting.scaling.keeps_norms
+}
 ROTARIES = {
+    **SCALED,
+    "xpos": lambda: wn.XPos(HEAD_DIM),
+    "lerope": lambda: wn.LeRoPE(HEAD_DIM),
+    "fope": lambda: wn.FoPE(HEAD_DIM, 100.0, length=40),
+    "compat": lambda: wn.RoPE(HEAD_DIM, scaling=wn.scaling.YaRN(4.0, 64), compat="huggingface"),
     "half": lambda: wn.RoPE(HEAD_DIM),
     "interleaved": lambda: wn.RoPE(HEAD_DIM, pairing="interleaved"),
     "leading": lambda: wn.RoPE(HEAD_DIM, rotary_dim=4),

@@ -534,7 +534,8 @@ def test_attention_with_it_is_attention_of_turned_tensors():
 
 @pytest.mark.untyped
 @pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[3]], ids=str)
-def test_one_compiled_graph_serves_every_length(setting):
+@pytest.mark.parametrize("given", [True, False], ids=["positions", "counted"])
+def test_one_compiled_graph_serves_every_length(setting, given):
     rope, graphs = setting.make(), []
 
     def counted(graph, inputs):
@@ -545,8 +546,8 @@ def test_one_compiled_graph_serves_every_length(setting):
     compiled = torch.compile(rope, backend=counted, fullgraph=True, dynamic=True)
     for length in (5, 9, 33):
         q, k = (drawn(i, (2, 3, length, setting.head_dim), torch.bfloat16) for i in (0, 1))
-        positions = torch.arange(length) * 3 + 1
-        for found, expected in zip(compiled(q, k, positions), rope(q, k, positions), strict=True):
+        positions = (torch.arange(length) * 3 + 1,) if given else ()
+        for found, expected in zip(compiled(q, k, *positions), rope(q, k, *positions), strict=True):
             assert_close(found, expected, rtol=0, atol=0)
     assert len(graphs) == 1
 

@@ -22,6 +22,7 @@ from whereness.checks import (
     require_floating,
     require_int,
     require_writable,
+    told,
 )
 from whereness.encoding import At, Features, PositionalEncoding
 from whereness.rotary.lengths import lengths_of
@@ -99,6 +100,9 @@ class Rotary(PositionalEncoding):
         angles = angles if self.per_head else angles.unsqueeze(-2)
         return angles.cos(), angles.sin()
 
+    def extra_repr(self) -> str:
+        return told(self, type(self), ("rotary_dim",) if self.rotary_dim == self.head_dim else ())
+
     def forward(
         self,
         q: Tensor,
@@ -172,8 +176,10 @@ class Rotary(PositionalEncoding):
         require_bool("inverse", inverse)
         at = self._located(where, {"x": x}, layout)
         require_writable("x", x)
-        part = self._rotary_part(x)
-        part.copy_(self._turned_part(part, at.data.queries, layout, inverse))
+        turned, part = at.data.queries, self._rotary_part(x)
+        # The gradient of a learned angle needs what stood here.
+        content = part.clone() if turned.cos.requires_grad else part
+        part.copy_(self._turned_part(content, turned, layout, inverse))
         return x
 
     def derived(self) -> dict[str, Tensor]:
@@ -215,7 +221,7 @@ class Rotary(PositionalEncoding):
                     f"{type(self).__name__} needs positions (S, {self.num_axes}): "
                     "wn.positions.grid() makes those of a grid."
                 )
-            if len(set(lengths)) > 1:
+            if lengths[0] != lengths[-1]:  # a set of them would fix their sizes under compile
                 raise ValueError(
                     f"{lengths[0]} queries and {lengths[1]} keys need positions: give "
                     "where=Where(positions, k_positions)."

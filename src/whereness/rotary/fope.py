@@ -62,6 +62,8 @@ class FoPE(RoPE):
         if length is not None:
             length = require_int("length", length, 1)
             num_frequencies = sum(w > 2 * math.pi / length for w in self._frequencies)
+            if not num_frequencies:
+                raise ValueError(f"length must hold a turn of the fastest pair, got {length}.")
         self.num_frequencies = require_int("num_frequencies", num_frequencies, 1, pairs)
         self.num_kv_heads = require_int("num_kv_heads", num_kv_heads, 1)
         require_at_least("init_factor", init_factor, 0.0)

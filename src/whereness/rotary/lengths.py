@@ -25,14 +25,18 @@ def lengths_of(where: Where) -> tuple[Tensor, Tensor]:
             "Keys were cached and the sequence's length is not known: give Where(lengths=...), or "
             "they and the new keys would use different tables."
         )
+    pads = None if where.key_mask is None else ~where.key_mask
     if where.k_positions is None:
-        lengths = _last(where.positions, where.segments, where.num_axes) + 1
+        lengths = _last(where.positions, where.segments, where.num_axes, pads) + 1
         return lengths, lengths
     segments = where.segments
     if segments is not None:
         segments = _beside(segments, where.k_segments)
+    if pads is not None:
+        queries = where.positions.new_zeros(where.positions.shape[:2], dtype=torch.bool)
+        pads = _beside(queries, pads)
     tokens = _beside(where.positions, where.k_positions)
-    lengths = _last(tokens, segments, where.num_axes) + 1
+    lengths = _last(tokens, segments, where.num_axes, pads) + 1
     if segments is None:
         return lengths, lengths
     num_queries = where.num_queries
@@ -40,12 +44,12 @@ def lengths_of(where: Where) -> tuple[Tensor, Tensor]:
 
 
 def _given(where: Where, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    num_keys = where.new_keys.shape[1]
-    if lengths.shape[1] not in (1, num_keys):
-        raise ValueError(
-            f"lengths must be one a sequence or one for each of {num_keys} keys, got "
-            f"{tuple(lengths.shape)}."
-        )
+    for name, count in (("queries", where.num_queries), ("keys", where.new_keys.shape[1])):
+        if lengths.shape[1] not in (1, count):
+            raise ValueError(
+                f"lengths must be one a sequence or one for each of {count} {name}, got "
+                f"{tuple(lengths.shape)}."
+            )
     return lengths, lengths
 
 
@@ -57,11 +61,13 @@ def _beside(first: Tensor, second: Tensor | None) -> Tensor:
     return torch.cat([t.expand(batch, *t.shape[1:]) for t in (first, second)], 1)
 
 
-def _last(positions: Tensor, segments: Tensor | None, num_axes: int) -> Tensor:
+def _last(positions: Tensor, segments: Tensor | None, num_axes: int, pads: Tensor | None) -> Tensor:
     """Largest position of each token's sequence, (B, 1), or of its document, (B, S)."""
     placed, _ = filled(positions, num_axes)
     if num_axes > 1:
         placed = placed.amax(-1)
+    if pads is not None:
+        placed = torch.where(pads, 0, placed)
     if placed.shape[-1] == 0:
         return placed
     if segments is None:

@@ -47,6 +47,11 @@ def rerotate(
             "weights instead (wn.convert_pairing)."
         )
     require_floating("k", k)
+    if not isinstance(positions, (Tensor, Where)):
+        raise TypeError(
+            "positions must say where k was turned, a tensor or a wn.Where; got "
+            f"{type(positions).__name__}."
+        )
     content = old.rotate_keys(k.double(), positions, inverse=True, layout=layout)
     moved = positions if new_positions is None else new_positions
     return new.rotate_keys(content, moved, layout=layout).to(k.dtype)

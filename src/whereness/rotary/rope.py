@@ -84,14 +84,14 @@ class RoPE(Rotary):
 
         Where they depend on the length of a sequence, those at the scaling's original_length.
         """
-        return torch.tensor(self._frequencies, dtype=torch.float64, device="cpu")
+        return constants(self._frequencies, torch.device("cpu"))
 
     def frequencies_at(self, length: int) -> Tensor:
         """The frequencies for sequences that reach `length` tokens, float64 on the CPU."""
         length = require_int("length", length, 0, LARGEST_POSITION)
         if self.scaling is None or not self.needs_lengths:
             return self.frequencies
-        return self.scaling.frequencies(self._plain, self._length(length)).double()
+        return self._scaled(self._length(length)).double()
 
     @property
     def amplitude(self) -> float:
@@ -135,21 +135,31 @@ class RoPE(Rotary):
         """(P,), or (B or 1, S or 1, P) where it depends on lengths."""
         if self.scaling is None or lengths is None or not self.needs_lengths:
             return constants(self._frequencies, device).to(self._dtype)
-        return self.scaling.frequencies(self._plain, lengths.to(self._dtype))
+        return self._scaled(lengths.to(self._dtype))
 
     def _constants(self) -> tuple[float, ...]:
         if self.scaling is None and self.compat is None:
             return geometric(self.base, self.rotary_dim, self.rotary_dim // 2)
-        if self.scaling is None:
-            found = self._plain.frequencies(self._length(1))
-        else:
+        lengths: tuple[int, ...] = (1,)
+        if self.scaling is not None:
             self.scaling.require_fit(self._plain)
-            at = self._length(self.scaling.reference_length)
-            found = self.scaling.frequencies(self._plain, at)
-        frequencies = tuple(found.tolist())
-        if not math.isfinite(max(frequencies) * LARGEST_POSITION):
-            raise ValueError(f"base must be large enough for finite angles, got {self.base!r}.")
-        return frequencies
+            lengths = self.scaling.sample_lengths
+        tables: list[list[float]] = []
+        try:
+            tables = [self._scaled(self._length(n)).tolist() for n in lengths]
+            finite = all(math.isfinite(w * LARGEST_POSITION) for table in tables for w in table)
+        except OverflowError:
+            finite = False
+        if not finite:
+            raise ValueError(
+                f"base and scaling must give finite angles, got {self.base!r} and {self.scaling!r}."
+            )
+        return tuple(tables[0])
+
+    def _scaled(self, lengths: Tensor) -> Tensor:
+        if self.scaling is None:
+            return self._plain.frequencies(lengths)
+        return self.scaling.frequencies(self._plain, lengths)
 
     @property
     def _dtype(self) -> torch.dtype:

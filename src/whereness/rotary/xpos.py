@@ -66,12 +66,14 @@ class XPos(RoPE):
         self._zeta = tuple(
             (2 * k + gamma * width) / ((1 + gamma) * width) for k in range(width // 2)
         )
+        if not self._zeta[0] < 1:
+            raise ValueError(f"gamma must be small enough for scores to fall, got {gamma!r}.")
         self.norm_preserving = self.unbounded = False
 
     @property
     def zeta(self) -> Tensor:
         """Factor on a pair's score at distance `scale_base`, (P,), float64 on the CPU."""
-        return torch.tensor(self._zeta, dtype=torch.float64, device="cpu")
+        return constants(self._zeta, torch.device("cpu"))
 
     def tables(self, where: Where) -> Turns:
         plain = super().tables(where)

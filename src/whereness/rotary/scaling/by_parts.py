@@ -34,7 +34,7 @@ from whereness.checks import (
 from whereness.rotary.scaling.spectrum import Scaling, Spectrum
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NTKByParts(Scaling):
     """Pairs that turn often within original_length are kept, those that do not are divided.
 
@@ -120,11 +120,15 @@ class NTKByParts(Scaling):
         return 1.0 / (self.factor * inverse) * (1 - kept) + 1.0 / inverse * kept
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class YaRN(NTKByParts):
     """NTK-by-parts with larger logits, so that attention over more keys stays as sharp.
 
+    YaRN(4.0, original_length=32768) is what Qwen 2.5 has for texts of 131,072 tokens.
+
     Args:
+        factor, original_length, ramp, beta_fast, beta_slow, alpha, beta, truncate, clamp,
+            extrapolation_factor: as for `NTKByParts`.
         school: what `mscale` means. "paper": cos and sin times m(mscale or 1). "huggingface":
             m(mscale) / m(mscale_all_dim) where both are given and not 0, else m(1). "deepseek":
             m(mscale or 1) / m(mscale_all_dim or 0) (Megatron; vLLM for DeepSeek). These two put
@@ -184,7 +188,7 @@ class YaRN(NTKByParts):
         return scale
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Llama3(Scaling):
     """Llama 3.1's scaling: by parts, the parts told by wavelength; no change of the logits.
 

@@ -21,7 +21,7 @@ from whereness.checks import require_at_least, require_int, require_number
 from whereness.rotary.scaling.spectrum import Scaling, Spectrum
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Proportional(Scaling):
     """The fastest share of the pairs turns, with the frequencies of the whole width (p-RoPE).
 
@@ -45,7 +45,7 @@ class Proportional(Scaling):
         return plain.frequencies(lengths) * (pairs < turning) / self.factor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HoPE(Scaling):
     """Pairs that complete no turn within original_length stand still.
 

@@ -36,7 +36,7 @@ from whereness.checks import (
 from whereness.rotary.scaling.spectrum import Scaling, Spectrum
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Linear(Scaling):
     """Position interpolation: every frequency is divided by `factor`.
 
@@ -73,6 +73,10 @@ class Linear(Scaling):
     def reference_length(self) -> int:
         return self.original_length or 1
 
+    @property
+    def sample_lengths(self) -> tuple[int, ...]:
+        return self.reference_length, 0  # of several factors the smallest
+
     def frequencies(self, plain: Spectrum, lengths: Tensor) -> Tensor:
         frequencies = plain.frequencies(lengths)
         if not isinstance(self.factor, tuple):
@@ -94,7 +98,7 @@ class Linear(Scaling):
         return math.inf
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NTK(Scaling):
     """NTK-aware scaling: the lowest frequency is divided by `factor`, the highest nearly kept.
 
@@ -142,7 +146,7 @@ class NTK(Scaling):
         return plain.frequencies(lengths) / (slope * number**power).exp()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DynamicNTK(Scaling):
     """NTK scaling by the length that each sequence reaches; up to original_length nothing changes.
 

@@ -20,7 +20,7 @@ from whereness.checks import constants, require_int, require_number
 from whereness.rotary.scaling.spectrum import Scaling, Spectrum
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LongRoPE(Scaling):
     """Two sets of divisors; the length that a sequence will reach picks one for all its tokens.
 
@@ -70,6 +70,10 @@ class LongRoPE(Scaling):
     @property
     def reference_length(self) -> int:
         return self.original_length
+
+    @property
+    def sample_lengths(self) -> tuple[int, ...]:
+        return self.original_length, self.original_length + 1
 
     def require_fit(self, plain: Spectrum) -> None:
         if len(self.short_factor) != plain.num_pairs:

@@ -22,7 +22,7 @@ from whereness.checks import require_choice, require_int
 from whereness.rotary.scaling.spectrum import Scaling, Spectrum
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Resonance(Scaling):
     """Wavelengths rounded to whole tokens, after another scaling or none.
 
@@ -61,6 +61,10 @@ class Resonance(Scaling):
     @property
     def reach(self) -> float:
         return math.inf if self.scaling is None else self.scaling.reach
+
+    @property
+    def sample_lengths(self) -> tuple[int, ...]:
+        return (self.reference_length,) if self.scaling is None else self.scaling.sample_lengths
 
     def require_fit(self, plain: Spectrum) -> None:
         if self.scaling is not None:

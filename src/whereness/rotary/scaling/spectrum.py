@@ -15,6 +15,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from whereness.checks import told
+
 
 class Spectrum(NamedTuple):
     """The plain spectrum: `base` and the width that the exponents are fractions of."""
@@ -40,7 +42,7 @@ class Spectrum(NamedTuple):
         return 1.0 / self.inverse(like)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scaling:
     """Base of all scalings.
 
@@ -49,6 +51,9 @@ class Scaling:
 
     needs_lengths: ClassVar[bool] = False
     """The frequencies, or the amplitude, depend on the length of a sequence."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({told(self, type(self))})"
 
     def frequencies(self, plain: Spectrum, lengths: Tensor) -> Tensor:
         """Radians per token, (L, P), or (P,) where lengths do not matter.
@@ -87,6 +92,11 @@ class Scaling:
     def reach(self) -> float:
         """The longest sequence that it is defined for, tokens."""
         return math.inf
+
+    @property
+    def sample_lengths(self) -> tuple[int, ...]:
+        """`reference_length`, and others that meet the highest frequencies there are."""
+        return (self.reference_length,)
 
     def require_fit(self, plain: Spectrum) -> None:
         """Raise ValueError where this scaling cannot be applied to `plain`."""
