@@ -110,8 +110,10 @@ def test_the_core_imports_without_the_packages_of_the_extras():
         (lambda: wn.RoPE(64), "RoPE(head_dim=64)"),
         (
             lambda: wn.RoPE(64, 5e5, scaling=wn.scaling.YaRN(4.0, 32_768, truncate=False)),
-            "RoPE(head_dim=64, base=500000.0, "
-            + "scaling=YaRN(factor=4.0, original_length=32768, truncate=False))",
+            (
+                "RoPE(head_dim=64, base=500000.0, "
+                "scaling=YaRN(factor=4.0, original_length=32768, truncate=False))"
+            ),
         ),
         (
             lambda: wn.XPos(8, rotary_dim=4, rotary_side="trailing"),
