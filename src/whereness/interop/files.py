@@ -6,7 +6,7 @@ Infinity are refused, and whatever is wrong is a ValueError of one line.
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,19 +57,24 @@ def read(config: object) -> Source:
 
 def _read_object(config: Any) -> Source:
     keys = mapping("The config's to_dict()", config.to_dict())
-    weak = {key for key, value in keys.items() if _is_default(type(config), key, value)}
+    defaults = _defaults(type(config), keys)
+    weak = {key for key, value in keys.items() if _repeats(value, defaults.get(key))}
     return Source(keys, frozenset(weak))
 
 
-def _is_default(cls: type, key: str, value: object) -> bool:
-    """Whether the class of a config object fills in this value by itself."""
-    default = getattr(cls, key, inspect.Parameter.empty)
+def _defaults(cls: type, keys: Iterable[str]) -> dict[str, Any]:
+    """What the class of a config object fills in for these keys by itself."""
+    found = {key: getattr(cls, key) for key in keys if hasattr(cls, key)}
     try:
-        parameter = inspect.signature(cls).parameters.get(key)
+        parameters = inspect.signature(cls).parameters.values()
     except (TypeError, ValueError):
-        parameter = None
-    if parameter is not None and parameter.default is not inspect.Parameter.empty:
-        default = parameter.default
+        return found
+    empty = inspect.Parameter.empty
+    return found | {p.name: p.default for p in parameters if p.default is not empty}
+
+
+def _repeats(value: object, default: object) -> bool:
+    """Whether a value is that of the class; 1 and True are not the same."""
     plain = isinstance(value, (bool, int, float, str))
     return plain and type(default) is type(value) and default == value
 
