@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import whereness as wn
-from interop.toy import SMALL, close, config, plain, quiet
+from interop.toy import SMALL, close, config, plain, quiet, told
 
 
 def test_plain_llama():
@@ -301,6 +301,45 @@ def test_a_pairing_beside_parts_is_of_no_part():
         wn.from_config({**COMPOSITE, "whereness_pairing": "half"}, part="text_config")
 
 
+# Keys of other families
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"alibi": True},
+        {"dual_chunk_attention_config": {"chunk_size": 262_144}},
+        {"no_rope_layers": [1, 0]},
+        {"position_embedding_type": "alibi"},
+        {"rope_interleave": True},
+        {"rotary_dim": 8},
+    ],
+    ids=lambda keys: next(iter(keys)),
+)
+def test_a_positional_key_that_the_family_does_not_read_is_told_by_name(keys):
+    said = told(config(**keys))
+    assert said.startswith(f"{next(iter(keys))} = ")
+    assert "is not read by the code of this family" in said
+    assert wn.from_config(SMALL).frequencies.equal(quiet(config(**keys)).frequencies)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"alibi": False},
+        {"no_rope_layers": []},
+        {"position_embedding_type": "rope"},
+        {"model_type": "smollm3", "no_rope_layers": [1, 1], "no_rope_layer_interval": 3},
+        {"model_type": "gemma3_text", "sliding_window_pattern": 6, "rope_local_base_freq": 10_000.0,
+         "layer_types": ["sliding_attention"] * 2},
+        {"model_type": "esm", "position_embedding_type": "rotary"},
+    ],
+    ids=lambda keys: "-".join(keys),
+)  # fmt: skip
+def test_a_key_that_is_read_or_says_nothing_is_not_told(keys):
+    assert not told(config(**keys), layer=0)
+
+
 # Unknown models
 
 
@@ -317,6 +356,7 @@ def test_an_unknown_model_is_read_as_llama_if_it_leaves_nothing_open():
         ({"hidden_size": None}, "a width"),
         ({"no_rope_layers": [1, 0]}, "no_rope_layers means what its code makes of it"),
         ({"qk_rope_head_dim": 8}, "qk_rope_head_dim means what its code makes of it"),
+        ({"rope_interleave": True}, "rope_interleave means what its code makes of it"),
         ({"model_type": "lama", "rope_theta": None}, "Did you mean 'llama'"),
     ],
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from whereness.interop.files import read
 from whereness.interop.keys import ConfigWarning, short, shown
 from whereness.interop.layers import Slot, slots
-from whereness.interop.parts import Part, chosen, parts_of
+from whereness.interop.parts import Part, chosen, parts_of, tell_dead
 from whereness.interop.rotary import rotary_layer
 from whereness.interop.specs import Layer, Spec, build_layer, told
 from whereness.interop.tables import KINDS
@@ -88,6 +88,12 @@ def from_config(
 
 def layers_of(part: Part) -> Layers:
     """What every layer of a part has."""
+    found = _layers(part)
+    tell_dead(part.reading)
+    return found
+
+
+def _layers(part: Part) -> Layers:
     reading, known = part.reading, part.family
     if known.refused:
         where = f"{short(part.name)}: " if part.name else ""

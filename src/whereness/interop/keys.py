@@ -115,6 +115,8 @@ class Reading:
     prefix: str = ""
     """"text_config." within a composite."""
     notices: list[str] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+    """Top-level keys that somebody wanted to know: a positional key that is not here is dead."""
 
     def name(self, key: str) -> str:
         """The key as the user knows it."""
@@ -122,14 +124,19 @@ class Reading:
 
     def get(self, key: str) -> Any:
         """The value given, or the class default; None where there is none. "a.b" is b within a."""
-        *outer, last = key.split(".")
+        *outer, last = self._path(key)
         found = self._within(outer)
         return found[last] if last in found else self.defaults.get(key)
 
     def explicit(self, key: str) -> Any:
         """The value given by the user; None where it is missing or only a default."""
-        *outer, last = key.split(".")
+        *outer, last = self._path(key)
         return None if key in self.weak else self._within(outer).get(last)
+
+    def _path(self, key: str) -> list[str]:
+        path = key.split(".")
+        self.asked.add(path[0])
+        return path
 
     def _within(self, path: list[str]) -> Mapping[str, Any]:
         found: Any = self.given

@@ -15,8 +15,10 @@ from whereness.interop.rotary import complete
 
 DECIDED_BY_CODE = (
     "alibi",
+    "attn_temperature_tuning",
     "dual_chunk_attention_config",
     "global_head_dim",
+    "layer_rope_theta",
     "mrope_section",
     "no_rope_layer_interval",
     "no_rope_layers",
@@ -24,10 +26,23 @@ DECIDED_BY_CODE = (
     "position_embedding_type",
     "qk_rope_head_dim",
     "relative_attention_num_buckets",
+    "rope_interleave",
+    "rope_interleaved",
+    "rope_ratio",
     "rotary_dim",
+    "rotary_emb_interleaved",
+    "rotary_interleaved",
     "sliding_window_pattern",
+    "use_dynamic_ntk",
+    "use_fope",
+    "use_logn_attn",
 )
-"""Keys that say nothing by themselves: a model that has one and is unknown is refused."""
+"""Keys that say nothing by themselves: a model that has one and is unknown is refused; a known
+family that does not read one is told of it."""
+REPLACED = ("global_head_dim", "sliding_window_pattern")
+"""Those that a list with an entry a layer replaces, so that nobody reads them beside it."""
+SAYS_NOTHING = (None, False, [], {}, "absolute", "rope", "rotary")
+"""Values of these keys that change nothing where nobody reads them."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +171,7 @@ def _add(
         if reading.get(key) == value:
             known = other
             reading = _reading(keys, weak, path, known)
+            reading.asked.add(key)
             break
     if known.decoder is None:
         found[path] = Part(path, model_type, known, reading)
@@ -194,6 +210,17 @@ def _unknown(keys: Mapping[str, Any], weak: frozenset[str], path: str, model_typ
             "pairing."
         )
     return Part(path, model_type, plain, reading)
+
+
+def tell_dead(reading: Reading) -> None:
+    """Tell of keys that decide positions elsewhere, and that this family's code does not read."""
+    for key in DECIDED_BY_CODE:
+        value = reading.given.get(key)
+        if key not in (*reading.asked, *REPLACED) and value not in SAYS_NOTHING:
+            reading.notice(
+                f"{reading.name(key)} = {shown(value)} is not read by the code of this family, and "
+                "has no effect here; other code may read it."
+            )
 
 
 def _complete(reading: Reading) -> bool:
