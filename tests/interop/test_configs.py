@@ -334,7 +334,7 @@ def test_a_positional_key_that_the_family_does_not_read_is_told_by_name(keys):
          "layer_types": ["sliding_attention"] * 2},
         {"model_type": "esm", "position_embedding_type": "rotary"},
     ],
-    ids=lambda keys: "-".join(keys),
+    ids="-".join,
 )  # fmt: skip
 def test_a_key_that_is_read_or_says_nothing_is_not_told(keys):
     assert not told(config(**keys), layer=0)

@@ -7,9 +7,10 @@ import re
 import pytest
 
 import whereness as wn
-from interop.toy import SMALL, YARN, config, llama3, scaled, yarn
+from interop.toy import SMALL, YARN, config, llama3, plain, scaled, yarn
 from processes import python
 from whereness import cli
+from whereness.interop.facts import facts
 
 LLAMA = {
     "model_type": "llama",
@@ -79,6 +80,20 @@ def test_partial_width(side):
     which = {"leading": "first", "trailing": "last"}[side]
     assert said["width"] == (f"the {which} 16 of 64 channels turn, in 8 pairs; 48 have no position")
     assert said["pairing"] == "interleaved: channel 2i with 2i + 1"
+
+
+def test_a_scaling_within_another_is_told_at_its_own_lengths():
+    within = wn.scaling.DynamicNTK(4.0, 64)
+    text = wn.explain(wn.RoPE(16, scaling=wn.scaling.Resonance(within)))
+    assert "Resonance: scaling DynamicNTK (factor 4, original_length 64)" in text
+    assert "up to 64 tokens" in text
+    assert "slowed 13 times, at 256 tokens" in text  # s n/L - (s - 1)
+
+
+def test_numbers_by_length_are_those_of_one_length():
+    numbers = facts(wn.RoPE(16, scaling=wn.scaling.DynamicNTK(4.0, 64))).numbers
+    assert numbers["longest_wavelength"] == 2 * math.pi / min(numbers["frequencies"])
+    assert numbers["frequencies"] == pytest.approx(plain(10_000.0, 16), rel=1e-14)
 
 
 def test_layers_are_grouped():
@@ -163,6 +178,10 @@ def test_what_is_told_is_not_warned_about():
             "24 of 32 pairs never turn",
         ),
         (lambda: wn.RoPE(64, scaling=wn.scaling.DynamicNTK(4.0, 2048)), "at 8,192 tokens"),
+        (lambda: wn.XPos(16), "a pair's score falls to 0.2857 (first pair) .. 0.9107 (last)"),
+        (lambda: wn.FoPE(16, num_frequencies=3), "cos and sin of the 3 that turn are mixed"),
+        (lambda: wn.MixedRoPE(16, 4, num_kv_heads=2), "2; every pair of 2 key heads"),
+        (lambda: wn.DroPE(2.0), "logits times 1.286"),
     ],
 )
 def test_encodings_themselves(made, says):

@@ -90,6 +90,8 @@ def test_vllms_ntk():
 def test_hunyuans_alpha_scales_the_base_once():
     found = quiet(scaled(rope_type="dynamic", alpha=1000.0, factor=1.0))
     close(found.frequencies, plain(10_000.0 * 1000.0 ** (16 / 14), 16))
+    hunyuan = {**scaled(rope_type="dynamic", alpha=1000.0), "model_type": "hunyuan_v1_dense"}
+    assert not told(hunyuan)
 
 
 # Amplitudes
@@ -153,6 +155,10 @@ def test_amplitude_of_yarn_in_deepseeks(more, amplitude, logits):
             "= 32 is not max_position_embeddings = 64: Hugging Face reads the latter",
         ),
         ({**LLAMA3, "low_freq_factor": 1, "truncate": True}, "truncate = True has no effect"),
+        (
+            {"rope_type": "dynamic", "factor": 2.0, "alpha": 1000.0},
+            "alpha scales the base once .* Hugging Face reads it in HunYuan's models alone",
+        ),
     ],
 )
 def test_what_libraries_read_differently_is_told_by_name(rope, says):

@@ -6,7 +6,7 @@ Units: wavelengths in tokens.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from torch import Tensor
@@ -55,7 +55,7 @@ def _rope(rope: Any, found: Facts, length: int | None) -> None:
     _width(rope, found)
     found.say("base", count(rope.base))
     found.numbers["base"] = rope.base
-    trained = getattr(rope.scaling, "original_length", None) or length
+    trained = _original(rope.scaling) or length
     if rope.scaling is not None:
         _scaling(rope, found, length)
     reaches = [n for n in (trained, length) if n is not None]
@@ -73,6 +73,32 @@ def _learned_rope(rope: Any, found: Facts, length: int | None) -> None:
     _rope(rope, found, length)
     found.say("learned", "a factor on each frequency; these are the present ones")
     found.numbers["learned"] = True
+
+
+def _xpos(rope: Any, found: Facts, length: int | None) -> None:
+    _rope(rope, found, length)
+    zeta = rope.zeta.tolist()
+    least, most = count(min(zeta)), count(max(zeta))
+    found.say(
+        "decay",
+        f"in {count(rope.scale_base)} tokens a pair's score falls to {least} (first pair) .. {most} "
+        f"(last) of it; q and k keep their size at {count(rope.centre)}",
+    )
+    found.numbers |= {"scale_base": rope.scale_base, "gamma": rope.gamma, "centre": rope.centre}
+
+
+def _fope(rope: Any, found: Facts, length: int | None) -> None:
+    _rope(rope, found, length)
+    mixed = rope.num_frequencies
+    found.say("mixture", f"cos and sin of the {mixed} that turn are mixed by learned weights")
+    found.numbers |= {"num_frequencies": mixed, "num_kv_heads": rope.num_kv_heads, "learned": True}
+
+
+def _mixed(rope: Any, found: Facts, _length: int | None) -> None:
+    _width(rope, found)
+    heads = rope.num_kv_heads
+    found.say("axes", f"{rope.num_axes}; every pair of {heads} key heads has a learned direction")
+    found.numbers |= {"axes": rope.num_axes, "num_kv_heads": heads, "learned": True}
 
 
 def _width(rope: Any, found: Facts) -> None:
@@ -102,16 +128,32 @@ def _width(rope: Any, found: Facts) -> None:
 
 def _scaling(rope: Any, found: Facts, length: int | None) -> None:
     scaling = rope.scaling
-    options = {f.name: getattr(scaling, f.name) for f in fields(scaling)}
-    told = [f"{name} {_option(v)}" for name, v in options.items() if not _is_default(scaling, name)]
-    found.say("scaling", f"{type(scaling).__name__}: {', '.join(told)}")
-    found.numbers["scaling"] = {"name": type(scaling).__name__, **options}
+    found.say("scaling", f"{type(scaling).__name__}: {_options(scaling)}")
+    found.numbers["scaling"] = _plain(scaling)
     plain = geometric(rope.base, rope.rotary_dim, rope.rotary_dim // 2)
-    far = max(length or 0, 4 * (getattr(scaling, "original_length", None) or 1))
+    far = max(length or 0, 4 * (_original(scaling) or 1))
     at = rope.frequencies_at(far) if rope.needs_lengths else rope.frequencies
     text = slowing(plain, at.tolist())
     if text:
         found.say("", text + (f", at {far:,} tokens" if rope.needs_lengths else ""))
+
+
+def _original(scaling: Any) -> int | None:
+    """The length of training that a scaling knows, be it that of the one within it."""
+    known = 1 if scaling is None else scaling.reference_length
+    return known if known > 1 else None
+
+
+def _options(scaling: Any) -> str:
+    """The options that are not the default."""
+    names = [f.name for f in fields(scaling) if not _is_default(scaling, f.name)]
+    return ", ".join(f"{name} {_option(getattr(scaling, name))}" for name in names)
+
+
+def _plain(scaling: Any) -> dict[str, Any]:
+    options = {f.name: getattr(scaling, f.name) for f in fields(scaling)}
+    within = {name: _plain(v) for name, v in options.items() if is_dataclass(v)}
+    return {"name": type(scaling).__name__, **options, **within}
 
 
 def _is_default(scaling: Any, name: str) -> bool:
@@ -120,6 +162,8 @@ def _is_default(scaling: Any, name: str) -> bool:
 
 
 def _option(value: Any) -> str:
+    if is_dataclass(value):
+        return f"{type(value).__name__} ({_options(value)})"
     if isinstance(value, (tuple, list)) and len(value) > 4:
         return f"{count(min(value))} to {count(max(value))}"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -180,7 +224,7 @@ def _spectrum(found: Facts, frequencies: Tensor, where: str, reaches: list[int])
         found.say("no full turn", ", ".join(told))
     found.numbers.setdefault("shortest_wavelength", shortest)
     found.numbers.setdefault("frequencies", values)
-    found.numbers["longest_wavelength"] = longest
+    found.numbers.setdefault("longest_wavelength", longest)
 
 
 def _amplitude(rope: Any, found: Facts, amplitude: float) -> None:
@@ -247,6 +291,13 @@ def _nope(_: Any, found: Facts, _length: int | None) -> None:
     found.say("position", "none: no encoding tells these layers the order")
 
 
+def _drope(dropped: Any, found: Facts, length: int | None) -> None:
+    _nope(dropped, found, length)
+    scale = dropped.logit_scale(1)
+    found.say("logits", f"times {count(scale)}")
+    found.numbers |= {"factor": dropped.factor, "c": dropped.c, "logit_scale": scale}
+
+
 def _learned(table: Any, found: Facts, _length: int | None) -> None:
     grid = " x ".join(f"{n:,}" for n in table.grid)
     found.say("table", f"{grid} positions, {table.dim:,} channels, learned; none beyond")
@@ -293,8 +344,11 @@ def _shaw(shaw: Any, found: Facts, _length: int | None) -> None:
 TELLERS: dict[str, Callable[[Any, Facts, int | None], None]] = {
     "ALiBi": _alibi,
     "AxialRoPE": _axial,
+    "DroPE": _drope,
+    "FoPE": _fope,
     "LeRoPE": _learned_rope,
     "LearnedAbsolute": _learned,
+    "MixedRoPE": _mixed,
     "MultimodalRoPE": _multimodal,
     "NoPE": _nope,
     "RoPE": _rope,
@@ -302,6 +356,7 @@ TELLERS: dict[str, Callable[[Any, Facts, int | None], None]] = {
     "Sinusoidal": _sinusoidal,
     "T5": _t5,
     "Temperature": _temperature,
+    "XPos": _xpos,
 }
 
 

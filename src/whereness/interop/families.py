@@ -54,7 +54,7 @@ class Family:
     """deepseek: m(mscale_all_dim)^2 is folded into the softmax scale. megatron: m(mscale) over
     m(mscale_all_dim) whatever they are, also where they are 0."""
     rope_keys: tuple[str, ...] = ()
-    """Further keys that the family knows in its rope dict: "mrope_section", "alpha", ..."""
+    """Further keys that the family reads in its rope dict: "mrope_interleaved", "alpha", ..."""
     sections: Keys = ()
     """multimodal: where the pairs of each axis stand, in the rope dict or at the top."""
     order: str = "chunked"

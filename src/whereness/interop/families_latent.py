@@ -97,7 +97,6 @@ FAMILIES: Families = {
         interleaved="rope_interleave",
         fraction=("partial_rotary_factor",),
         temperature="ministral3",
-        rope_keys=("llama_4_scaling_beta",),
     ),
     "mistral_large4_text": latent(
         6144,

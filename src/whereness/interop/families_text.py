@@ -264,7 +264,6 @@ SCALED: Families = {
             }
         },
         temperature="ministral3",
-        rope_keys=("llama_4_scaling_beta",),
     ),
     "molmo2_text": text(4096, 32, 36, 36_864, head_dim=128, scaled_layers="rope_scaling_layers"),
     "nanochat": text(768, 6, 12, 2048, reversed=True),
@@ -274,7 +273,6 @@ SCALED: Families = {
         32,
         131_072,
         1_000_000.0,
-        rope_keys=("short_mscale", "long_mscale"),
         notes=(
             "transformers 5.24 turns by short_factor at every length; long_factor is never read.",
         ),

@@ -94,6 +94,7 @@ def _family(arch: str) -> Family:
         "yarn": "deepseek" if arch == "deepseek2" else "huggingface",
         "defaults": {"rope_theta": 10_000.0, **CONSTANTS.get(arch, {})},
         "num_layers": ("num_hidden_layers",),
+        "rope_keys": ("alpha",),
         **SCHEDULES.get(arch, {}),
     }
     if arch in MULTIMODAL:

@@ -130,6 +130,11 @@ def _ntk(rope: Rope) -> Spec:
 def _dynamic(rope: Rope) -> Spec:
     alpha, length = rope.number("alpha"), rope.length()
     if alpha is not None:  # HunYuan: the base is scaled once, by alpha; a factor does nothing
+        if "alpha" not in rope.family.rope_keys:
+            rope.reading.notice(
+                f"{rope.name('alpha')} scales the base once and for all in vLLM, which is done "
+                "here; Hugging Face reads it in HunYuan's models alone, and has the factor grow."
+            )
         return spec("scaling.NTK", factor=alpha)
     if length is None:
         raise ValueError(
