@@ -81,8 +81,8 @@ def _xpos(rope: Any, found: Facts, length: int | None) -> None:
     least, most = count(min(zeta)), count(max(zeta))
     found.say(
         "decay",
-        f"in {count(rope.scale_base)} tokens a pair's score falls to {least} (first pair) .. {most} "
-        f"(last) of it; q and k keep their size at {count(rope.centre)}",
+        f"in {count(rope.scale_base)} tokens a pair's score falls to {least} (first pair) .. "
+        f"{most} (last) of it; q and k keep their size at {count(rope.centre)}",
     )
     found.numbers |= {"scale_base": rope.scale_base, "gamma": rope.gamma, "centre": rope.centre}
 

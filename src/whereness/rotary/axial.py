@@ -202,8 +202,11 @@ class AxialRoPE(Rotary):
     ) -> Float[Tensor, "... P"]:
         coordinates = positions if self.num_axes > 1 else positions[..., None]
         device = positions.device
-        placed = coordinates.to(torch.float64) * constants(self.scale, device)
-        placed = placed + constants(self.offset, device)
+        placed = coordinates.to(torch.float64)
+        if set(self.scale) != {1.0}:
+            placed = placed * constants(self.scale, device)
+        if any(self.offset):
+            placed = placed + constants(self.offset, device)
         of_pair = torch.tensor(self._axis_of_pair, device=device)
         return placed.index_select(-1, of_pair) * constants(self._frequency_of_pair, device)
 
