@@ -6,6 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import whereness as wn
 from whereness import positions
+from whereness.positions.rows import next_position
 
 
 class NoLook(TorchDispatchMode):
@@ -36,7 +37,7 @@ MAKERS = {
     "decode on axes": lambda n: positions.decode(n, 2, 3),
     "prefill": lambda n: positions.prefill(n, 0, 2, n),
     "continued": lambda n: positions.continued(n, 2),
-    "next_position": lambda n: positions.next_position(n[None], before=n[:1]),
+    "next_position": lambda n: next_position(n[None], before=n[:1]),
     "from_mask": lambda n: positions.from_mask(n > 0),
     "from ones and zeros": positions.from_mask,
     "grid": lambda n: positions.grid(2, 2, merge=2, prefix=1, device=n.device),

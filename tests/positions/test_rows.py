@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import whereness as wn
 from whereness import NOWHERE, positions
+from whereness.positions.rows import next_position
 
 lengths_of_documents = st.lists(st.integers(0, 5), min_size=1, max_size=6)
 
@@ -277,11 +278,11 @@ def test_real_ids_go_on_as_real_ones():
 
 def test_pads_and_what_was_before_count_as_asked():
     ids, pads = torch.tensor([[1, 5], [2, 3]]), torch.tensor([[False, True], [False, False]])
-    assert positions.next_position(ids, pads=pads).tolist() == [2, 4]
+    assert next_position(ids, pads=pads).tolist() == [2, 4]
     before = torch.tensor([9, 0])
-    assert positions.next_position(ids, before=before).tolist() == [9, 4]
+    assert next_position(ids, before=before).tolist() == [9, 4]
     none = torch.full((2, 2), NOWHERE)
-    assert positions.next_position(none, before=before).tolist() == [9, 0]
+    assert next_position(none, before=before).tolist() == [9, 0]
 
 
 @pytest.mark.untyped

@@ -10,7 +10,7 @@ from torch import Tensor
 from whereness.attend.shifting import check_movable, checked_offset, moved_beyond, turned_again
 from whereness.checks import require, require_device, require_int
 from whereness.encoding import PositionalEncoding, as_encoding
-from whereness.positions import next_position
+from whereness.positions.rows import next_position
 from whereness.where import NOWHERE, Where
 
 if TYPE_CHECKING:
