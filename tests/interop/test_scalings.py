@@ -92,6 +92,8 @@ def test_hunyuans_alpha_scales_the_base_once():
     close(found.frequencies, plain(10_000.0 * 1000.0 ** (16 / 14), 16))
     hunyuan = {**scaled(rope_type="dynamic", alpha=1000.0), "model_type": "hunyuan_v1_dense"}
     assert not told(hunyuan)
+    hunyuan["rope_scaling"]["rope_type"] = "default"
+    assert told(hunyuan) == "rope_scaling.alpha = 1000.0 has no effect: 'default' does not read it."
 
 
 # Amplitudes

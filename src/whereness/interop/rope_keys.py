@@ -69,7 +69,8 @@ SECTIONS = frozenset({"mrope_section", "mrope_interleaved"})
 HARMLESS = frozenset({"finetuned", "max_position_embeddings"})
 """Known, and without effect on any number."""
 TEMPERATURE = frozenset({"llama_4_scaling_beta"})
-KNOWN = frozenset().union(*OPTIONS.values()) | EVERYWHERE | SECTIONS | TEMPERATURE | HARMLESS
+SCALING = frozenset().union(*OPTIONS.values())
+KNOWN = SCALING | EVERYWHERE | SECTIONS | TEMPERATURE | HARMLESS
 
 BASE_KEYS = (
     "rope_theta",
@@ -146,7 +147,8 @@ def rope_type(family: Family, name: str, rope: dict[str, Any]) -> str:
 
 def checked(reading: Reading, family: Family, name: str, rope: dict[str, Any], kind: str) -> None:
     """Refuse keys that nobody knows; tell those that this scaling does not read."""
-    ours = EVERYWHERE | OPTIONS[kind] | HARMLESS | set(family.rope_keys) | set(family.sections)
+    own = {key for key in family.rope_keys if key not in SCALING}  # alpha is read by a scaling
+    ours = EVERYWHERE | OPTIONS[kind] | HARMLESS | own | set(family.sections)
     if family.interleaved_sections:
         ours |= {family.interleaved_sections}
     if family.temperature == "ministral3":
