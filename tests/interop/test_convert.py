@@ -119,7 +119,7 @@ FOLDERS = {
     "config deep": ({"config__json": b"[" * 10**5}, "nested too deep"),
     "config list": ({"config__json": b"[]"}, "needed a JSON object, got list"),
     "config binary": ({"config__json": b"\x80\x04"}, "not valid JSON"),
-    "model_type": ({"config__json": b'{"model_type": ["llama"]}'}, "nothing says which pairing"),
+    "model_type": ({"config__json": b'{"model_type": ["llama"]}'}, "must be a string, got a list"),
 }
 INDEXES = {
     "not JSON": (b"{", "not valid JSON"),

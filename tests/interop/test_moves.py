@@ -105,6 +105,7 @@ def test_rows_that_share_a_scale_across_heads_of_latent_attention_stay_in_their_
     assert sorted(plan.moves) == sorted(n for n in tensors if n.endswith(".weight"))
 
 
+STABLE = {"model_type": "stablelm", "partial_rotary_factor": 0.5}
 REFUSED = {
     "wrong heads": ({"num_attention_heads": 8}, {}, "8 heads of 8 rows, 64, on its first axis"),
     "wrong key heads": ({"num_key_value_heads": 4}, {}, "k_proj.*must have 4 heads"),
@@ -113,20 +114,25 @@ REFUSED = {
     "true heads": ({"num_attention_heads": True}, {}, "must be an integer above 0, got True"),
     "huge heads": ({"num_attention_heads": 10**30}, {}, "must be an integer above 0"),
     "odd width": ({"head_dim": None, "hidden_size": 33}, {}, "do not divide a width of 33"),
-    "share": ({"partial_rotary_factor": 1.5}, {}, "above 0 and at most 1, got 1.5"),
+    "share": (STABLE | {"partial_rotary_factor": 1.5}, {}, "above 0 and at most 1, got 1.5"),
     "share of 0": ({"rope_parameters": {"partial_rotary_factor": 0}}, {}, "got 0"),
+    "share that nobody reads": ({"partial_rotary_factor": 0.5}, {}, "0.5 is never read by the code"),
     "two shares": (
-        {"partial_rotary_factor": 0.5, "rope_parameters": {"partial_rotary_factor": 0.25}},
+        STABLE | {"rope_parameters": {"partial_rotary_factor": 0.25}},
         {},
-        r"partial_rotary_factor: 4, rope_parameters.partial_rotary_factor: 2",
+        r"turns twice: rope_parameters.partial_rotary_factor = 0.25 and partial_rotary_factor = 0.5",
     ),
     "shares of layers": (
         {"rope_parameters": {"a": {"rotary_pct": 1.0}, "b": {"rotary_pct": 0.5}}},
         {},
-        "does not agree on how many channels turn",
+        "nested per layer type and has no entry for the layers",
     ),
-    "share and width": ({"rotary_pct": 0.5, "rotary_dim": 2}, {}, "rotary_dim: 2, rotary_pct: 4"),
-    "odd share": ({"partial_rotary_factor": 0.4}, {}, "rotary_dim must be even.*got 3"),
+    "share and width": ({"rotary_pct": 0.5, "rotary_dim": 2}, {}, "rotary_pct = 0.5 is never read"),
+    "share and another's": (STABLE | {"rotary_pct": 0.25}, {}, "rotary_pct = 0.25 is never read"),
+    "width": ({"model_type": "minimax_m2", "rotary_dim": 9}, {}, "rotary_dim = 9 is wider"),
+    "odd width that is given": ({}, {}, "rotary_dim must be even.*got 3"),
+    "no base": ({"rope_theta": 0}, {}, "rope_theta must be above 0"),
+    "text base": ({"rope_theta": "1"}, {}, "rope_theta must be a number"),
     "GPTQ": ({}, {"{q}.qweight": (2, H * D)}, "q_proj.qweight'.*packed together"),
     "AWQ": ({}, {"{q}.qzeros": (3, H)}, "packed together"),
     "bitsandbytes": ({}, {"{q}.weight.absmax": (64,)}, "no kind that is known here"),
@@ -145,8 +151,9 @@ def test_what_cannot_be_converted_is_refused_before_anything_is_written(tmp_path
     for key, shape in more.items():
         tensors[key.format(q="model.layers.0.self_attn.q_proj")] = drawn(0, *shape)
     source = save_folder(tmp_path / "a", tensors, {**LLAMA, **config})
+    given = Given(rotary_dim=3) if name == "odd width that is given" else None
     with pytest.raises(ValueError, match=message):
-        convert_checkpoint(source, tmp_path / "b", "interleaved")
+        convert_checkpoint(source, tmp_path / "b", "interleaved", given=given)
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 

@@ -5,7 +5,7 @@ import pytest
 import whereness as wn
 from interop.support import D, E, G, H, config_of, drawn, load, raw, same, save_folder
 from whereness.interop.checkpoint import convert_checkpoint
-from whereness.interop.projections import FAMILIES, Given
+from whereness.interop.projections import Given
 
 FUSED = {
     "phi3": ("self_attn.qkv_proj", {"partial_rotary_factor": 0.5}, "stacked", H, G, 4),
@@ -22,18 +22,20 @@ FUSED = {
     "codegen": ("attn.qkv_proj", {"rotary_dim": 4}, "codegen", H, H, 4),
     "dbrx": ("attn.Wqkv", {"attn_config": {"kv_n_heads": G}}, "stacked", H, G, 8),
 }
+SIZES = {"codegen": ("n_head", "n_embd"), "dbrx": ("n_heads", "d_model")}
 
 
 @pytest.mark.parametrize("family", FUSED)
 def test_fused_projections(tmp_path, family):
     module, more, layout, heads, groups, rotary_dim = FUSED[family]
-    config = {"model_type": family, "num_attention_heads": H, "hidden_size": H * D, **more}
+    sizes = SIZES.get(family, ("num_attention_heads", "hidden_size"))
+    config = {"model_type": family, **dict(zip(sizes, (H, H * D), strict=True)), **more}
     if family == "phi3":
         config["num_key_value_heads"] = G
     name = f"model.layers.0.{module}"
     rows = (heads + 2 * groups) * D
     tensors = {f"{name}.weight": drawn(0, rows, E), f"{name}.bias": drawn(1, rows)}
-    to = "half" if FAMILIES[family].pairing == "interleaved" else "interleaved"
+    to = "half" if family == "codegen" else "interleaved"
     convert_checkpoint(save_folder(tmp_path / "a", tensors, config), tmp_path / "b", to)
     wanted = {
         n: wn.convert_fused_qkv(t, heads, D, groups, layout, to, rotary_dim)

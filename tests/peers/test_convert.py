@@ -12,7 +12,7 @@ import torch
 from torch.testing import assert_close
 
 from whereness.interop.checkpoint import convert_checkpoint
-from whereness.interop.projections import FAMILIES, Given, rules_of
+from whereness.interop.projections import NAMES, Given, rules_of
 
 pytestmark = [pytest.mark.more, pytest.mark.untyped]
 
@@ -71,7 +71,7 @@ SPECIAL = {
 }
 MOE = [
     n
-    for n in FAMILIES
+    for n in NAMES
     if "moe" in n
     or n
     in (
@@ -102,7 +102,7 @@ def config_of(family: str):
     options = {k: v for k, v in SMALL.items() if k not in DROPPED.get(family, ())}
     if family in MOE or family == "mistral4":
         options |= EXPERTS
-    if FAMILIES[family].latent:
+    if NAMES[family].latent:
         options |= LATENT
         options.pop("head_dim")
     return AutoConfig.for_model(family, **{**options, **SPECIAL.get(family, {})})
@@ -117,6 +117,14 @@ def model_class(config):
         ).Mistral4ForCausalLM
     return AutoModelForCausalLM._model_mapping[type(config)]
 
+
+INTERLEAVED = (
+    "cohere cohere2 codegen deepseek_v2 ernie4_5 ernie4_5_moe glm glm4 gptj helium axk1 "
+    "deepseek_v3 glm4_moe_lite mistral4 sarvam_mla youtu"
+)
+PAIRING = dict.fromkeys(INTERLEAVED.split(), "interleaved")
+"""Of the code, which the test sees turn a query that has its first channel alone."""
+WITHOUT_A_KEY = ("deepseek_v2",)
 
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -151,13 +159,18 @@ def channels_with_the_first(rotate, arguments, options) -> set[int]:
     return set((out.flatten(0, -2).abs().amax(0) > 1e-9).nonzero()[:, 0].tolist())
 
 
-def of_the_other_pairing(rotate, width: int, pairing: str):
-    """A function of transformers that turns queries and keys, for channels of the other pairing."""
+def of_the_other_pairing(rotate, widths: dict[int, int], pairing: str):
+    """A function of transformers that turns queries and keys, for channels of the other pairing.
+
+    widths: how many channels turn in a head of so many.
+    """
     other = "interleaved" if pairing == "half" else "half"
     count = 1 if rotate.__code__.co_varnames[0] in ("tensor", "x") else 2
 
     @functools.wraps(rotate)
     def turned(*arguments, **options):
+        given = arguments[0] if arguments else options["q"]
+        width = widths[given.shape[-1]]
         mixed = channels_with_the_first(rotate, arguments, options)
         assert mixed == {0, width // 2 if pairing == "half" else 1}
         arguments = [
@@ -174,39 +187,50 @@ def of_the_other_pairing(rotate, width: int, pairing: str):
     return turned
 
 
-def patch(monkeypatch, family: str, width: int) -> None:
-    folder = {"gemma3_text": "gemma3"}.get(family, family)
+FOLDERS = {
+    "gemma3_text": "gemma3",
+    "llama4_text": "llama4",
+    "sarvam_mla": "deepseek_v3",
+    "sarvam_moe": "glm4_moe",
+}
+
+
+def patch(monkeypatch, family: str, widths: dict[int, int], pairing: str) -> None:
+    folder = FOLDERS.get(family, family.removesuffix("_text"))
     module = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
     for name in ("apply_rotary_pos_emb", "apply_rotary_emb"):
         if hasattr(module, name):
-            new = of_the_other_pairing(getattr(module, name), width, FAMILIES[family].pairing)
+            new = of_the_other_pairing(getattr(module, name), widths, pairing)
             monkeypatch.setattr(module, name, new)
             return
     raise AssertionError("no function that turns")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", NAMES)
 def test_a_converted_model_of_the_family_gives_the_same_logits(tmp_path, monkeypatch, family):
-    ours, config = FAMILIES[family], config_of(family)
+    config = config_of(family)
     model = built(config)
     ids = torch.randint(3, 50, (2, 9))
     with torch.no_grad():
         before = model(ids).logits
     model.save_pretrained(tmp_path / "a")
-    to = "interleaved" if ours.pairing == "half" else "half"
+    before_it = PAIRING.get(family, "half")
+    to = "interleaved" if before_it == "half" else "half"
     plan = convert_checkpoint(tmp_path / "a", tmp_path / "b", to)
-    assert plan.before == ours.pairing
+    assert plan.before == before_it
 
     def loaded():
         whole = model_class(config).from_pretrained(tmp_path / "b", dtype=torch.float64, **EAGER)
         with torch.no_grad():
             return whole.eval()(ids).logits
 
-    if ours.key:
+    if NAMES[family].latent and family not in WITHOUT_A_KEY:
         written = json.loads((tmp_path / "b" / "config.json").read_text(encoding="utf-8"))
-        assert written[ours.key] is (to == "interleaved")
+        assert written["rope_interleave"] is (to == "interleaved")
     else:
         assert (loaded() - before).abs().max() > 1e-3  # wrong where nothing turns the new pairs
-        (width,) = {rule.rotary_dim for rule in rules_of(plan.source.config, Given())}
-        patch(monkeypatch, family, width)
+        rules = rules_of(plan.source.config, Given())
+        widths = {rule.head_dim: rule.rotary_dim for rule in rules if rule.role != "still"}
+        widths |= {w: w for w in widths.values() if w not in widths}  # that part alone is passed
+        patch(monkeypatch, family, widths, before_it)
     assert_close(loaded(), before, rtol=1e-5, atol=1e-5)

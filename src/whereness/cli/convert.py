@@ -136,16 +136,17 @@ def done(plan: "Plan", target: Path) -> dict[str, object]:
 
 def notes(plan: "Plan") -> list[str]:
     """What the user must know beside the result."""
-    from whereness.interop.projections import family_of
+    from whereness.interop.projections import is_known, key_of, part_of, usual_of
     from whereness.interop.strict_json import shown
 
-    family, told = family_of(plan.source.config), []
-    if family and family.key and not plan.source.is_folder:
+    part, told = part_of(plan.source.config), []
+    key = key_of(part)
+    if key and not plan.source.is_folder:
         value = str(plan.to == "interleaved").lower()
-        told.append(f"the config of this file must have {family.key} set to {value} now.")
-    if family and not family.key and family.pairing != plan.to:
+        told.append(f"the config of this file must have {key} set to {value} now.")
+    if part and is_known(part) and not key and usual_of(part) != plan.to:
         told.append(
-            f"transformers turns {family.pairing} pairs in a {plan.source.config['model_type']}: "
+            f"transformers turns {usual_of(part)} pairs in a {part.model_type}: "
             f"these weights are for code that turns {plan.to} ones."
         )
     if plan.source.left_out:

@@ -14,8 +14,9 @@ from typing import IO, Any
 
 from whereness.interop.keys import MARK
 from whereness.interop.moves import Move, Rule, move_of, order
+from whereness.interop.parts import Part
 from whereness.interop.placing import appearing, check_target
-from whereness.interop.projections import Given, family_of, rules_of
+from whereness.interop.projections import Given, is_known, key_of, part_of, rules_of, usual_of
 from whereness.interop.safetensors_file import Header, copy_bytes, read_exactly, write_header
 from whereness.interop.source import CONFIG, Source, read_source
 from whereness.interop.strict_json import shown
@@ -99,16 +100,18 @@ def planned(source: Source, to: Pairing, before: Pairing | None, given: Given) -
 
 def _present(source: Source, said: Pairing | None) -> Pairing:
     """The pairing of the weights. All who speak of it must agree; the family's is a default."""
-    path, family = source.path, family_of(source.config)
-    claims = {"--from": said, f"{CONFIG}, {MARK}": source.config.get(MARK)}
+    path, part = source.path, part_of(source.config)
+    keys, within = (part.reading.given, part.reading.prefix) if part else (source.config, "")
+    claims = {"--from": said, f"{CONFIG}, {within}{MARK}": keys.get(MARK)}
     for header in source.shards:
         claims[f"{header.path.name}, metadata {FILE_MARK}"] = header.metadata.get(FILE_MARK)
     if len({FILE_MARK in header.metadata for header in source.shards}) > 1:
         raise ValueError(f"{path}: some of its files are marked as converted, others are not.")
-    if family and family.key and (key := source.config.get(family.key)) is not None:
+    name = key_of(part)
+    if name and (key := keys.get(name)) is not None:
         if not isinstance(key, bool):
-            raise ValueError(f"{path}: {family.key} must be true or false, got {shown(key)}.")
-        claims[f"{CONFIG}, {family.key}"] = "interleaved" if key else "half"
+            raise ValueError(f"{path}: {within}{name} must be true or false, got {shown(key)}.")
+        claims[f"{CONFIG}, {within}{name}"] = "interleaved" if key else "half"
     spoken = {who: what for who, what in claims.items() if what is not None}
     for who, what in spoken.items():
         if what not in PAIRINGS:
@@ -120,8 +123,8 @@ def _present(source: Source, said: Pairing | None) -> Pairing:
         raise ValueError(f"{path}: what is said of its pairing does not agree. {told}.")
     if spoken:
         return next(iter(spoken.values()))  # type: ignore[bad-return]
-    if family:
-        return family.pairing
+    if part and is_known(part):
+        return usual_of(part)
     raise ValueError(f"{path}: nothing says which pairing it has: give --from half or interleaved.")
 
 
@@ -153,10 +156,20 @@ def _check_complete(source: Source, moves: dict[str, Move], rules: list[Rule]) -
 
 def _marked(config: dict[str, Any], to: Pairing) -> dict[str, Any]:
     """The config with the pairing in it. One that its family has anyway needs no mark."""
-    family = family_of(config)
-    if family and family.key:
-        return {**config, family.key: to == "interleaved"}
-    if family and family.pairing == to:
+    part = part_of(config)
+    path = part.name.split(".") if part and part.name else []
+    return _marked_at(config, path, part, to)
+
+
+def _marked_at(
+    config: dict[str, Any], path: list[str], part: Part | None, to: Pairing
+) -> dict[str, Any]:
+    if path:
+        name, *rest = path
+        return {**config, name: _marked_at(config[name], rest, part, to)}
+    if key := key_of(part):
+        return {**config, key: to == "interleaved"}
+    if part and is_known(part) and usual_of(part) == to:
         return {key: value for key, value in config.items() if key != MARK}
     return {**config, MARK: to}
 

@@ -125,5 +125,6 @@ FAMILIES: Families = {
             "Queries are also scaled by scale[h] log(position + 1) + bias[h], learned by head.",
         ),
     ),
+    "sarvam_mla": latent(4096, 64, 32, 4096, 10_000.0, 128, 64, **BY_KEY),
     "youtu": latent(2048, 16, 32, 131_072, 10_000.0, 128, 64, **BY_KEY),
 }

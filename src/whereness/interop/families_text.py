@@ -213,6 +213,7 @@ PART: Families = {
         cycle=((), ("recurrent", "recurrent", "attention"), ()),
     ),
     "solar_open": text(4096, 64, 48, 131_072, 1_000_000.0, head_dim=128, partial=1.0),
+    "sarvam_moe": text(4096, 64, 19, 131_072, 8_000_000.0, head_dim=64, partial=1.0),
     "stablelm": text(2560, 32, 32, 4096, partial=0.25),
 }
 """The first channels turn."""

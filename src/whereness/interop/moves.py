@@ -17,7 +17,8 @@ from whereness.interop.strict_json import shown
 from whereness.rotary.base import Side
 from whereness.rotary.pairing import Pairing
 
-Role = Literal["queries", "keys", "fused", "norm"]
+Role = Literal["queries", "keys", "fused", "norm", "still"]
+"""still: what would be one of the others, of layers in which nothing turns."""
 
 # After the name of the module. An adapter of PEFT has a name in its weight's.
 BY_ROW = re.compile(
@@ -33,6 +34,7 @@ class Rule:
     """Modules whose names fit `pattern` (* stands for anything), and the heads of their rows.
 
     turning: of every head whether it turns. Empty for a norm, which has one head or all of them.
+    layers: the numbers of the layers that it is for; None is all of them.
     """
 
     pattern: str
@@ -41,6 +43,7 @@ class Rule:
     head_dim: int
     rotary_dim: int
     side: Side
+    layers: frozenset[int] | None = None
 
     @property
     def rows(self) -> int:
@@ -59,6 +62,13 @@ class Rule:
         """
         found = self._expression.fullmatch(name)
         return (found[1], found[2] or "weight") if found else None
+
+    def has(self, module: str) -> bool:
+        """Whether it is for the layer of this module, the first number in its name."""
+        if self.layers is None:
+            return True
+        number = re.search(r"(?:^|\.)(\d{1,8})(?:\.|$)", module)
+        return number is not None and int(number[1]) in self.layers
 
 
 @dataclass(frozen=True)
@@ -79,9 +89,17 @@ def move_of(entry: Entry, rules: list[Rule], block: int | None = None) -> Move |
     Raises:
         ValueError: it belongs to queries or keys, and it cannot be told how its rows lie.
     """
+    beyond = False
     for rule in rules:
         if named := rule.named(entry.name):
-            return _move(entry, rule, named[1], block)
+            if rule.has(named[0]):
+                return None if rule.role == "still" else _move(entry, rule, named[1], block)
+            beyond = True
+    if beyond:
+        raise ValueError(
+            f"{shown(entry.name)} is of no layer that the config counts, and layers differ in how "
+            "their heads lie: it cannot be told how its rows do."
+        )
     return None
 
 

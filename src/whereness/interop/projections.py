@@ -1,15 +1,21 @@
 """Which tensors of a checkpoint hold queries and keys, and how their heads lie.
 
-A family is known by the `model_type` of its config. Its pairing is that of its code in
-transformers; `tests/peers/test_convert.py` converts a model of each family and runs it.
+The config reader says which layers turn, how wide a head is and how channels pair. What it does
+not say stands here, by `model_type`: the names of the modules, and what lies fused in one.
+`tests/peers/test_convert.py` converts a model of each family and runs it.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from whereness.interop.moves import Rule
+from whereness.interop import files
+from whereness.interop.families import families
+from whereness.interop.moves import Role, Rule
 from whereness.interop.pairing import Fused, rotary_slice, turning_heads
+from whereness.interop.parts import DECIDED_BY_CODE, Part, parts_of
+from whereness.interop.rope_keys import FRACTION_KEYS
+from whereness.interop.shapes import Shape, Shapes, by_shape, shapes_of
 from whereness.interop.strict_json import shown
 from whereness.rotary.base import Side
 from whereness.rotary.pairing import Pairing
@@ -18,84 +24,49 @@ Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Heads:
-    """How many heads there are, how wide they are and which of their channels turn."""
+class Names:
+    """Patterns of the modules that make queries and keys, * for anything."""
 
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rotary_dim: int
-    side: Side = "leading"
-
-
-@dataclass(frozen=True)
-class Family:
-    """A model_type: its pairing, the names of its modules, and the share of a head that turns.
-
-    key: the config key that says the pairing, true for interleaved; None: the code fixes it.
-    """
-
-    pairing: Pairing
     queries: tuple[str, ...] = ("*.self_attn.q_proj",)
     keys: tuple[str, ...] = ("*.self_attn.k_proj",)
     norms: tuple[str, ...] = ("*.self_attn.q_norm", "*.self_attn.k_norm")
     fused: tuple[str, ...] = ()
     layout: Fused = "stacked"
-    share: float = 1.0
-    key: str | None = None
     latent: bool = False
-    """DeepSeek's attention: of every query the last channels turn, and one shared head of keys."""
+    """DeepSeek's attention: one head of keys, which turns, stands behind the latent channels."""
+    values_are_keys: str = ""
+    """A boolean key that makes values of the rows of keys, which then must not move."""
 
 
 _LAYERNORMS = ("*.self_attn.q_layernorm", "*.self_attn.k_layernorm")
-_LATENT = Family(
-    "interleaved",
+_GROUPED = Names(fused=("*.self_attn.query_key_value",), norms=_LAYERNORMS, layout="grouped")
+_LATENT = Names(
     queries=("*.self_attn.q_b_proj", "*.self_attn.q_proj"),
     keys=("*.self_attn.kv_a_proj_with_mqa",),
     norms=(),
-    key="rope_interleave",
     latent=True,
 )
-_HALF = (
-    "afmoe apertus arcee bitnet cwm dots1 exaone4 flex_olmo gemma gemma2 gemma3_text gpt_oss "
-    "granite granitemoe granitemoeshared llama minimax_m2 ministral ministral3 mistral mixtral "
-    "olmo olmo2 olmo3 olmo_hybrid olmoe phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 "
-    "solar_open starcoder2 vaultgemma"
+_PLAIN = (
+    "afmoe apertus arcee bitnet cohere cohere2 cwm dots1 ernie4_5 ernie4_5_moe exaone4 flex_olmo "
+    "gemma gemma2 gemma3_text glm glm4 glm4_moe gpt_oss granite granitemoe granitemoeshared helium "
+    "llama minimax_m2 ministral ministral3 mistral mixtral nemotron olmo olmo2 olmo3 olmo_hybrid "
+    "olmoe phimoe qwen2 qwen2_moe qwen3 qwen3_moe sarvam_moe seed_oss smollm3 solar_open starcoder2 vaultgemma"
 )
-FAMILIES: dict[str, Family] = {
-    **dict.fromkeys(_HALF.split(), Family("half")),
+NAMES: dict[str, Names] = {
+    **dict.fromkeys(_PLAIN.split(), Names()),
     **dict.fromkeys(
-        ("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "helium"), Family("interleaved")
+        "axk1 deepseek_v2 deepseek_v3 glm4_moe_lite mistral4 sarvam_mla youtu".split(), _LATENT
     ),
-    **dict.fromkeys(("glm", "glm4"), Family("interleaved", share=0.5)),
-    **dict.fromkeys(
-        ("axk1", "deepseek_v3", "glm4_moe_lite", "mistral4", "sarvam_mla", "youtu"), _LATENT
-    ),
-    "codegen": Family("interleaved", fused=("*.attn.qkv_proj",), layout="codegen"),
-    "dbrx": Family("half", fused=("*.attn.Wqkv",)),
-    "deepseek_v2": Family(
-        "interleaved", queries=_LATENT.queries, keys=_LATENT.keys, norms=(), latent=True
-    ),
-    "falcon": Family("half", fused=("*.self_attention.query_key_value",), layout="grouped"),
-    "gpt_neox": Family(
-        "half", fused=("*.attention.query_key_value",), layout="grouped", share=0.25
-    ),
-    "gptj": Family("interleaved", queries=("*.attn.q_proj",), keys=("*.attn.k_proj",)),
-    "hunyuan_v1_dense": Family(
-        "half", norms=("*.self_attn.query_layernorm", "*.self_attn.key_layernorm")
-    ),
-    "glm4_moe": Family("half", share=0.5),
-    "nemotron": Family("half", share=0.5),
-    "persimmon": Family(
-        "half",
-        norms=_LAYERNORMS,
-        fused=("*.self_attn.query_key_value",),
-        layout="grouped",
-        share=0.5,
-    ),
-    "phi": Family("half", norms=_LAYERNORMS, share=0.5),
-    "phi3": Family("half", fused=("*.self_attn.qkv_proj",)),
-    "stablelm": Family("half", norms=_LAYERNORMS, share=0.25),
+    "codegen": Names(fused=("*.attn.qkv_proj",), layout="codegen"),
+    "dbrx": Names(fused=("*.attn.Wqkv",)),
+    "falcon": Names(fused=("*.self_attention.query_key_value",), layout="grouped"),
+    "gpt_neox": Names(fused=("*.attention.query_key_value",), layout="grouped"),
+    "gptj": Names(queries=("*.attn.q_proj",), keys=("*.attn.k_proj",)),
+    "hunyuan_v1_dense": Names(norms=("*.self_attn.query_layernorm", "*.self_attn.key_layernorm")),
+    "persimmon": _GROUPED,
+    "phi": Names(norms=_LAYERNORMS),
+    "phi3": Names(fused=("*.self_attn.qkv_proj",)),
+    "stablelm": Names(norms=_LAYERNORMS),
 }
 
 
@@ -114,11 +85,40 @@ class Given:
     fused: tuple[str, ...] = ()
     layout: Fused | None = None
 
+    @property
+    def named(self) -> bool:
+        """Whether it says which modules hold queries and keys."""
+        return bool(self.queries or self.keys or self.fused)
 
-def family_of(config: Config) -> Family | None:
-    """The family of a config, None if it is not known."""
-    name = config.get("model_type")
-    return FAMILIES.get(name) if isinstance(name, str) else None
+
+def part_of(config: Config) -> Part | None:
+    """The part of the model that is converted; None if several may be meant.
+
+    Raises:
+        ValueError: what cannot be a config.
+    """
+    try:
+        parts = list(parts_of(files.Source(dict(config))).values())
+    except TypeError as error:  # what a file holds is a value
+        raise ValueError(str(error)) from None
+    ours = [part for part in parts if part.model_type in NAMES]
+    found = ours if len(ours) == 1 else parts
+    return found[0] if len(found) == 1 else None
+
+
+def is_known(part: Part | None) -> bool:
+    """Whether the config reader knows its family, so its pairing."""
+    return part is not None and part.model_type in families()
+
+
+def key_of(part: Part | None) -> str:
+    """The boolean key of the config that says the pairing, true for interleaved; "" without one."""
+    return part.family.interleaved if part else ""
+
+
+def usual_of(part: Part) -> Pairing:
+    """The pairing that the weights of its family have."""
+    return part.family.pairing
 
 
 def rules_of(config: Config, given: Given) -> list[Rule]:
@@ -128,71 +128,130 @@ def rules_of(config: Config, given: Given) -> list[Rule]:
         ValueError: the family is not known and the user does not say enough, or numbers are missing
             or do not fit together.
     """
-    family = family_of(config)
-    if given.queries or given.keys or given.fused:
-        family = Family(
-            "half",
-            given.queries,
-            given.keys,
-            given.norms,
-            given.fused,
-            given.layout or "stacked",
-            family.share if family else 1.0,
+    part = part_of(config)
+    names = _names(config, part, given)
+    keys = part.reading.given if part else config
+    if names.values_are_keys and keys.get(names.values_are_keys):
+        raise ValueError(
+            f"{names.values_are_keys} is true: values are made of the rows of keys, which then "
+            "cannot move."
         )
-    elif family is None:
+    if names.latent:
+        if any((given.num_heads, given.num_kv_heads, given.head_dim, given.rotary_dim, given.side)):
+            raise ValueError(
+                f"the heads of a {keys['model_type']} come from its config: mend that, or give "
+                "--queries and --keys as well."
+            )
+        counts = _number(keys, "num_attention_heads"), 1
+    else:
+        counts = _counts(keys, given)
+    found = []
+    for shape, layers in by_shape(_shapes(part, keys, given)):
+        found += _rules(names, keys, counts, shape, layers)
+    return found
+
+
+def _names(config: Config, part: Part | None, given: Given) -> Names:
+    if given.named:
+        return Names(given.queries, given.keys, given.norms, given.fused, given.layout or "stacked")
+    names = NAMES.get(part.model_type) if part else None
+    if names is None or part is None:
         name = shown(config.get("model_type"))
         raise ValueError(
             f"model_type {name} is not known here. Say which modules hold queries and keys: "
             "--queries and --keys PATTERN (or --fused PATTERN with --layout), --num-heads, "
             "--num-kv-heads, --head-dim, --rotary-dim, --side."
         )
-    elif given.norms or given.layout:
+    if given.norms or given.layout:
         raise ValueError("--norms and --layout go with --queries and --keys, or with --fused.")
-    if family.latent:
-        if any((given.num_heads, given.num_kv_heads, given.head_dim, given.rotary_dim, given.side)):
-            raise ValueError(
-                f"the heads of a {config['model_type']} come from its config: mend that, or give "
-                "--queries and --keys as well."
-            )
-        return _latent_rules(config, family)
-    heads = _heads(config, family, given)
-    rotary_slice(heads.head_dim, heads.rotary_dim, heads.side)
-    shape = (heads.head_dim, heads.rotary_dim, heads.side)
-    rules = [Rule(p, "queries", (True,) * heads.num_heads, *shape) for p in family.queries]
-    rules += [Rule(p, "keys", (True,) * heads.num_kv_heads, *shape) for p in family.keys]
-    rules += [Rule(p, "norm", (), *shape) for p in family.norms]
-    if family.fused:
-        turning = tuple(turning_heads(heads.num_heads, heads.num_kv_heads, family.layout))
-        return [r for r in rules if r.role == "norm"] + [
-            Rule(p, "fused", turning, *shape) for p in family.fused
-        ]
-    return rules
+    if not part.name:
+        return names
+    lists = {n: _of_the_text(getattr(names, n)) for n in ("queries", "keys", "norms", "fused")}
+    return replace(names, **lists)
 
 
-def _latent_rules(config: Config, family: Family) -> list[Rule]:
-    heads, latent, nope, rope = (
-        _number(config, name)
-        for name in ("num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
-    )
-    rules = [
-        Rule(p, "queries", (True,) * heads, nope + rope, rope, "trailing") for p in family.queries
-    ]
-    return rules + [Rule(p, "keys", (True,), latent + rope, rope, "trailing") for p in family.keys]
+def _of_the_text(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """The same modules where towers may have ones of these names, too."""
+    starts = ("*language_model.*", "model.layers.*")
+    return tuple(start + pattern.removeprefix("*") for pattern in patterns for start in starts)
 
 
-def _heads(config: Config, family: Family, given: Given) -> Heads:
-    num_heads = given.num_heads or _number(config, "num_attention_heads", "n_head", "n_heads")
-    head_dim = given.head_dim or _optional(config, "head_dim")
-    if head_dim is None:
-        width = _number(config, "hidden_size", "n_embd", "d_model")
-        head_dim, rest = divmod(width, num_heads)
-        if rest:
-            raise ValueError(
-                f"{num_heads} heads do not divide a width of {width}: give --head-dim."
-            )
-    rotary_dim = given.rotary_dim or _rotary_dim(config, family, head_dim)
-    num_kv_heads = given.num_kv_heads or _num_kv_heads(config) or num_heads
-    return Heads(num_heads, num_kv_heads, head_dim, rotary_dim, given.side or "leading")
+def _rules(
+    names: Names,
+    config: Config,
+    counts: tuple[int, int],
+    shape: Shape | None,
+    layers: frozenset[int] | None,
+) -> list[Rule]:
+    """The rules of the layers that have this shape."""
+    if shape is None:  # nothing turns there: their weights stay
+        patterns = (*names.queries, *names.keys, *names.norms, *names.fused)
+        return [Rule(p, "still", (), 0, 0, "leading", layers) for p in patterns]
+    rotary_slice(shape.head_dim, shape.rotary_dim, shape.side)
+    fits = (shape.head_dim, shape.rotary_dim, shape.side, layers)
+    rules = [Rule(p, "norm", (), *fits) for p in names.norms]
+    if names.fused:
+        turning = tuple(turning_heads(*counts, names.layout))
+        return rules + [Rule(p, "fused", turning, *fits) for p in names.fused]
+    queries, keys = ((True,) * count for count in counts)
+    found: list[Rule] = [Rule(p, _ROLES[0], queries, *fits) for p in names.queries]
+    if names.latent:
+        fits = (_number(config, "kv_lora_rank") + shape.rotary_dim, *fits[1:])
+    return found + [Rule(p, _ROLES[1], keys, *fits) for p in names.keys] + rules
+
+
+_ROLES: tuple[Role, Role] = ("queries", "keys")
+
+
+def _shapes(part: Part | None, config: Config, given: Given) -> Shapes:
+    """How the heads lie: as the user says, and for the rest as the config reader."""
+    if part and given.head_dim:
+        keys = {**part.reading.given, "head_dim": given.head_dim}
+        part = replace(part, reading=replace(part.reading, given=keys))
+    try:
+        found = shapes_of(part) if part else None
+    except ValueError:
+        if not given.named:
+            raise
+        found = None
+    if found is None:
+        found = (_said(config, given),)
+    return tuple(shape and _with(shape, given) for shape in found)
+
+
+def _with(shape: Shape, given: Given) -> Shape:
+    head_dim = given.head_dim or shape.head_dim
+    whole = shape.rotary_dim == shape.head_dim
+    rotary_dim = given.rotary_dim or (head_dim if whole else shape.rotary_dim)
+    return Shape(head_dim, rotary_dim, given.side or shape.side)
+
+
+def _said(config: Config, given: Given) -> Shape:
+    """The heads of a model that the reader does not know, all channels turning."""
+    head_dim = given.head_dim or _optional(config, "head_dim") or _quotient(config, given)
+    for key in (*FRACTION_KEYS, *DECIDED_BY_CODE):
+        if config.get(key) not in (None, [], {}) and not given.rotary_dim:
+            raise ValueError(f"{key} means what the model's code makes of it: give --rotary-dim.")
+    return Shape(head_dim, given.rotary_dim or head_dim)
+
+
+def _counts(config: Config, given: Given) -> tuple[int, int]:
+    """Heads of queries and of keys."""
+    num_heads = given.num_heads or _number(config, *_HEADS)
+    if not (given.head_dim or config.get("head_dim")) and any(config.get(w) for w in _WIDTHS):
+        _quotient(config, replace(given, num_heads=num_heads))
+    return num_heads, given.num_kv_heads or _num_kv_heads(config) or num_heads
+
+
+_HEADS = ("num_attention_heads", "n_head", "n_heads")
+_WIDTHS = ("hidden_size", "n_embd", "d_model")
+
+
+def _quotient(config: Config, given: Given) -> int:
+    width, num_heads = _number(config, *_WIDTHS), given.num_heads or _number(config, *_HEADS)
+    if width % num_heads:
+        raise ValueError(f"{num_heads} heads do not divide a width of {width}: give --head-dim.")
+    return width // num_heads
 
 
 def _num_kv_heads(config: Config) -> int | None:
@@ -205,38 +264,6 @@ def _num_kv_heads(config: Config) -> int | None:
     if isinstance(attention, Mapping) and "kv_n_heads" in attention:
         return _number(attention, "kv_n_heads")
     return _optional(config, "num_key_value_heads", "num_kv_heads")
-
-
-def _rotary_dim(config: Config, family: Family, head_dim: int) -> int:
-    """No shape tells this one, so all places that speak of it must agree."""
-    said = {}
-    if (given := _optional(config, "rotary_dim")) is not None:
-        said["rotary_dim"] = given
-    for place, where in _places(config):
-        for name in ("partial_rotary_factor", "rotary_pct"):
-            if (share := where.get(name)) is not None:
-                said[f"{place}{name}"] = int(head_dim * _share(name, share))
-    if len(set(said.values())) > 1:
-        told = ", ".join(f"{name}: {channels}" for name, channels in said.items())
-        raise ValueError(f"the config does not agree on how many channels turn ({told}).")
-    return next(iter(said.values()), int(head_dim * family.share))
-
-
-def _places(config: Config) -> Iterator[tuple[str, Config]]:
-    """The config, its rope_parameters, and those of every kind of layer."""
-    yield "", config
-    parameters = config.get("rope_parameters")
-    if isinstance(parameters, Mapping):
-        yield "rope_parameters.", parameters
-        for kind, nested in parameters.items():
-            if isinstance(nested, Mapping):
-                yield f"rope_parameters.{kind}.", nested
-
-
-def _share(name: str, share: object) -> float:
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-        raise ValueError(f"{name} must be a number above 0 and at most 1, got {shown(share)}.")
-    return share
 
 
 def _number(config: Config, *names: str) -> int:
