@@ -50,6 +50,12 @@ LATENT = {
     "v_head_dim": 16,
 }
 GPT = {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 64, "n_inner": 32, "rotary_dim": 8}
+GEMMA_4 = {
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+    "global_head_dim": 32,
+    "hidden_size_per_layer_input": 0,
+}
 SPECIAL = {
     "cohere": {"use_qk_norm": True},
     "codegen": GPT,
@@ -65,6 +71,9 @@ SPECIAL = {
     "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2},
     "gpt_neox": {"num_key_value_heads": 4},
     "hunyuan_v1_dense": {"pad_id": 0},
+    "llama4_text": {"num_hidden_layers": 4},
+    "gemma4_text": GEMMA_4,
+    "gemma4_unified_text": GEMMA_4,
     "phi": {"qk_layernorm": True},
     "stablelm": {"qk_layernorm": True},
     "glm4_moe": {"use_qk_norm": True},
@@ -96,6 +105,27 @@ DROPPED = {
 }
 
 
+EYES = {"depth": 1, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2}
+WHOLE = {
+    "qwen2_vl_text": ("qwen2_vl", {**EYES, "embed_dim": 16, "hidden_size": 64}),
+    "qwen2_5_vl_text": (
+        "qwen2_5_vl",
+        {**EYES, "hidden_size": 16, "intermediate_size": 16, "out_hidden_size": 64},
+    ),
+    "qwen3_vl_text": (
+        "qwen3_vl",
+        {
+            **EYES,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "out_hidden_size": 64,
+            "deepstack_visual_indexes": [0],
+        },
+    ),
+}
+"""Text parts, with the model that has them and its tower."""
+
+
 def config_of(family: str):
     from transformers import AutoConfig
 
@@ -105,12 +135,18 @@ def config_of(family: str):
     if NAMES[family].latent:
         options |= LATENT
         options.pop("head_dim")
+    if family in WHOLE:
+        name, tower = WHOLE[family]
+        options["rope_parameters"] = {"rope_type": "default", "mrope_section": [2, 3, 3]}
+        return AutoConfig.for_model(name, text_config=options, vision_config=tower)
     return AutoConfig.for_model(family, **{**options, **SPECIAL.get(family, {})})
 
 
 def model_class(config):
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+    if config.model_type in [name for name, _ in WHOLE.values()]:
+        return AutoModelForImageTextToText._model_mapping[type(config)]
     if config.model_type == "mistral4":
         return importlib.import_module(
             "transformers.models.mistral4.modeling_mistral4"
@@ -119,7 +155,7 @@ def model_class(config):
 
 
 INTERLEAVED = (
-    "cohere cohere2 codegen deepseek_v2 ernie4_5 ernie4_5_moe glm glm4 gptj helium axk1 "
+    "cohere cohere2 cohere2_moe llama4_text codegen deepseek_v2 ernie4_5 ernie4_5_moe glm glm4 gptj helium axk1 "
     "deepseek_v3 glm4_moe_lite mistral4 sarvam_mla youtu"
 )
 PAIRING = dict.fromkeys(INTERLEAVED.split(), "interleaved")
@@ -190,6 +226,11 @@ def of_the_other_pairing(rotate, widths: dict[int, int], pairing: str):
 FOLDERS = {
     "gemma3_text": "gemma3",
     "llama4_text": "llama4",
+    "apertus1p5_text": "apertus",
+    "exaone": "llama",
+    "internlm3": "llama",
+    "iquestcoder": "llama",
+    "minimax_m3_vl_text": "minimax_m3_vl",
     "sarvam_mla": "deepseek_v3",
     "sarvam_moe": "glm4_moe",
 }
@@ -198,7 +239,7 @@ FOLDERS = {
 def patch(monkeypatch, family: str, widths: dict[int, int], pairing: str) -> None:
     folder = FOLDERS.get(family, family.removesuffix("_text"))
     module = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
-    for name in ("apply_rotary_pos_emb", "apply_rotary_emb"):
+    for name in ("apply_multimodal_rotary_pos_emb", "apply_rotary_pos_emb", "apply_rotary_emb"):
         if hasattr(module, name):
             new = of_the_other_pairing(getattr(module, name), widths, pairing)
             monkeypatch.setattr(module, name, new)

@@ -43,6 +43,10 @@ PLAIN: Families = {
     "esmc": text(2560, 40, 80, 2048),
     "eurobert": text(768, 12, 12, 8192),
     "evolla_text": text(4096, 32, 32, 8192, 500_000.0),
+    "exaone": replace(
+        text(4096, 32, 32, 4096, 500_000.0),
+        num_layers=("num_layers", "num_hidden_layers"),
+    ),
     "falcon_h1": text(4096, 32, 32, 8192),
     "flex_olmo": text(4096, 32, 32, 4096, 500_000.0),
     "gemma": text(3072, 16, 28, 8192, head_dim=256),
@@ -58,6 +62,8 @@ PLAIN: Families = {
     "hy_v3": text(4096, 64, 80, 131_072, 11_158_840.0, head_dim=128),
     "hyperclovax": text(4096, 32, 32, 2048),
     "idefics": text(4096, 32, 32, 2048),
+    "internlm3": text(4096, 32, 48, 32_768, head_dim=128),
+    "iquestcoder": text(5120, 40, 80, 131_072, head_dim=128),
     "jais2": text(3328, 26, 32, 8192),
     "jetmoe": replace(
         text(2048, 32, 12, 4096, also={"kv_channels": 128}), head_dim=("kv_channels",)

@@ -38,6 +38,10 @@ class Names:
     """A boolean key that makes values of the rows of keys, which then must not move."""
 
 
+def _named(attention: str) -> tuple[str, str]:
+    return f"*.{attention}.query_layernorm", f"*.{attention}.key_layernorm"
+
+
 _LAYERNORMS = ("*.self_attn.q_layernorm", "*.self_attn.k_layernorm")
 _GROUPED = Names(fused=("*.self_attn.query_key_value",), norms=_LAYERNORMS, layout="grouped")
 _LATENT = Names(
@@ -47,10 +51,14 @@ _LATENT = Names(
     latent=True,
 )
 _PLAIN = (
-    "afmoe apertus arcee bitnet cohere cohere2 cwm dots1 ernie4_5 ernie4_5_moe exaone4 flex_olmo "
-    "gemma gemma2 gemma3_text glm glm4 glm4_moe gpt_oss granite granitemoe granitemoeshared helium "
-    "llama minimax_m2 ministral ministral3 mistral mixtral nemotron olmo olmo2 olmo3 olmo_hybrid "
-    "olmoe phimoe qwen2 qwen2_moe qwen3 qwen3_moe sarvam_moe seed_oss smollm3 solar_open starcoder2 vaultgemma"
+    "afmoe apertus apertus1p5_text arcee aria_text bitnet cohere cohere2 cohere2_moe cwm diffllama "
+    "doge dots1 ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon_h1 flex_olmo gemma gemma2 "
+    "gemma3_text glm glm4 glm4_moe gpt_oss granite granite_swa granitemoe granitemoe_swa "
+    "granitemoeshared helium hy_v3 hyperclovax internlm3 iquestcoder jais2 kolibri1 laguna "
+    "lara_mini llama llama4_text mellum minimax minimax_m2 minimax_m3_vl_text ministral ministral3 "
+    "mistral mixtral nanochat nemotron olmo olmo2 olmo3 olmo_hybrid olmoe phimoe qwen2 "
+    "qwen2_5_vl_text qwen2_moe qwen2_vl_text qwen3 qwen3_moe qwen3_vl_text seed_oss smollm3 "
+    "solar_open starcoder2 vaultgemma"
 )
 NAMES: dict[str, Names] = {
     **dict.fromkeys(_PLAIN.split(), Names()),
@@ -60,12 +68,17 @@ NAMES: dict[str, Names] = {
     "codegen": Names(fused=("*.attn.qkv_proj",), layout="codegen"),
     "dbrx": Names(fused=("*.attn.Wqkv",)),
     "falcon": Names(fused=("*.self_attention.query_key_value",), layout="grouped"),
+    **dict.fromkeys(
+        ("gemma4_text", "gemma4_unified_text"), Names(values_are_keys="attention_k_eq_v")
+    ),
     "gpt_neox": Names(fused=("*.attention.query_key_value",), layout="grouped"),
     "gptj": Names(queries=("*.attn.q_proj",), keys=("*.attn.k_proj",)),
-    "hunyuan_v1_dense": Names(norms=("*.self_attn.query_layernorm", "*.self_attn.key_layernorm")),
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), Names(norms=_named("self_attn"))),
+    "lfm2": Names(norms=_LAYERNORMS),
     "persimmon": _GROUPED,
     "phi": Names(norms=_LAYERNORMS),
     "phi3": Names(fused=("*.self_attn.qkv_proj",)),
+    "sarvam_moe": Names(fused=("*.attention.query_key_value",), norms=_named("attention")),
     "stablelm": Names(norms=_LAYERNORMS),
 }
 
