@@ -61,6 +61,8 @@ class Family:
     """multimodal: order of the axes over the pairs, as `MultimodalRoPE` names them."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Another meaning of a `rope_type`: Phi-3 reads "yarn" as "longrope"."""
+    dynamic: Literal["huggingface", "qwen"] = "huggingface"
+    """The school of its "dynamic": Qwen's has no factor and grows by powers of two."""
     attention_factor: float | None = None
     """Of a YaRN dict without one, where the config class fills it in (DeepSeek-V4: 1)."""
     learned: bool = False
@@ -116,7 +118,7 @@ class Family:
     """Key of a list of bases, one a layer; 0 or None: no position."""
 
     # Temperature
-    temperature: Literal["", "llama4", "ministral3", "inkling"] = ""
+    temperature: Literal["", "llama4", "ministral3", "inkling", "logn"] = ""
     temperature_on: Literal["all", "nope", "rope"] = "all"
 
     # Parts
@@ -184,6 +186,7 @@ def families() -> Families:
             families_latent,
             families_layered,
             families_multimodal,
+            families_remote,
             families_tables,
             families_text,
             families_types,
@@ -197,6 +200,7 @@ def families() -> Families:
             families_latent.FAMILIES,
             families_multimodal.FAMILIES,
             families_tables.FAMILIES,
+            families_remote.FAMILIES,
         ):
             twice = table.keys() & _JOINED.found.keys()
             assert not twice, twice

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whereness.interop import dialects, rope_keys
+from whereness.interop import dialects, remote, rope_keys
 from whereness.interop.families import Family, families, family
 from whereness.interop.files import Source
 from whereness.interop.keys import MARK, Reading, nearest, short, shown, string
@@ -70,7 +70,7 @@ def _parts(source: Source) -> dict[str, Part]:
     if other is None:
         _collect(source.keys, source.weak, "", "", found)
         marked = source.keys.get(MARK) is not None
-        if marked and all(part.reading.given is not source.keys for part in found.values()):
+        if marked and all(part.reading.prefix for part in found.values()):
             raise ValueError(f"{MARK} stands beside the parts: put it into the one it is for.")
     else:
         _add(other.keys, frozenset(), "", other.name, other.family, found)
@@ -166,6 +166,7 @@ def _add(
     if known is None:
         found[path] = _unknown(keys, weak, path, model_type)
         return
+    keys, said = remote.rewritten(model_type, keys)
     reading = _reading(keys, weak, path, known)
     for key, value, other in known.when:
         if reading.get(key) == value:
@@ -173,6 +174,7 @@ def _add(
             reading = _reading(keys, weak, path, known)
             reading.asked.add(key)
             break
+    reading.notices.extend(said)
     if known.decoder is None:
         found[path] = Part(path, model_type, known, reading)
         return

@@ -138,9 +138,12 @@ def _dynamic(rope: Rope) -> Spec:
         return spec("scaling.NTK", factor=alpha)
     if length is None:
         raise ValueError(
-            f"rope_type 'dynamic' needs {rope.reading.name(LENGTH)}: the base grows with what a "
+            f"rope_type 'dynamic' needs {rope.reading.name(rope.family.num_positions[0])}: the base grows with what a "
             "sequence has beyond it."
         )
+    if rope.family.dynamic == "qwen":
+        options = {"factor": None, "original_length": length, "school": "qwen"}
+        return Spec("scaling.DynamicNTK", tuple(options.items()))
     original = rope.keys.get(ORIGINAL)
     if original is not None and original != length:
         rope.reading.notice(

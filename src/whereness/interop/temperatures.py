@@ -1,10 +1,11 @@
 """Position temperature: a factor on queries that grows with the position, from a config's keys."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from whereness.interop.families import Family
-from whereness.interop.keys import Reading, integer, number
+from whereness.interop.keys import Reading, boolean, integer, number
 from whereness.interop.specs import Layer, spec
 
 
@@ -15,7 +16,9 @@ def temperature_of(
     on = family.temperature_on
     if not family.temperature or (on == "nope" and positioned) or (on == "rope" and not positioned):
         return ()
-    return {"llama4": _llama4, "ministral3": _ministral3, "inkling": _inkling}[family.temperature](
+    return {"llama4": _llama4, "ministral3": _ministral3, "inkling": _inkling, "logn": _logn}[
+        family.temperature
+    ](
         reading, rope or {}
     )
 
@@ -63,6 +66,14 @@ def _inkling(reading: Reading, _rope: Mapping[str, Any]) -> Layer:
             school="inkling",
         ),
     )
+
+
+def _logn(reading: Reading, _rope: Mapping[str, Any]) -> Layer:
+    """Qwen's: log(position + 1) in base seq_length beyond it, which is Inkling's formula."""
+    if not boolean(reading.name("use_logn_attn"), reading.get("use_logn_attn")):
+        return ()
+    length = _whole(reading, "seq_length")
+    return (spec("Temperature", scale=1 / math.log(length), floor=length, school="inkling"),)
 
 
 def _whole(reading: Reading, key: str) -> float:
