@@ -116,11 +116,15 @@ REFUSED = {
     "odd width": ({"head_dim": None, "hidden_size": 33}, {}, "do not divide a width of 33"),
     "share": (STABLE | {"partial_rotary_factor": 1.5}, {}, "above 0 and at most 1, got 1.5"),
     "share of 0": ({"rope_parameters": {"partial_rotary_factor": 0}}, {}, "got 0"),
-    "share that nobody reads": ({"partial_rotary_factor": 0.5}, {}, "0.5 is never read by the code"),
+    "share that nobody reads": (
+        {"partial_rotary_factor": 0.5},
+        {},
+        "0.5 is never read by the code",
+    ),
     "two shares": (
         STABLE | {"rope_parameters": {"partial_rotary_factor": 0.25}},
         {},
-        r"turns twice: rope_parameters.partial_rotary_factor = 0.25 and partial_rotary_factor = 0.5",
+        r"twice: rope_parameters.partial_rotary_factor = 0.25 and partial_rotary_factor = 0.5",
     ),
     "shares of layers": (
         {"rope_parameters": {"a": {"rotary_pct": 1.0}, "b": {"rotary_pct": 0.5}}},

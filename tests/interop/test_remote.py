@@ -242,6 +242,8 @@ KIMI = {
 def test_kimi_k2_is_read_as_deepseek_v3():
     keys = {**KIMI, "rope_scaling": {**KIMI["rope_scaling"], "beta_fast": 32.0}}
     found = quiet(keys)
+    with pytest.raises(ValueError, match="beta_fast must be above beta_slow"):
+        quiet(KIMI)  # K2-Instruct: both are 1, which is a step and not a ramp
     assert (found.head_dim, found.rotary_dim, found.rotary_side) == (192, 64, "trailing")
     assert (found.pairing, found.amplitude) == ("interleaved", 1.0)
     assert found.logit_scale(192) == pytest.approx((0.1 * math.log(32) + 1) ** 2)

@@ -155,8 +155,8 @@ def model_class(config):
 
 
 INTERLEAVED = (
-    "cohere cohere2 cohere2_moe llama4_text codegen deepseek_v2 ernie4_5 ernie4_5_moe glm glm4 gptj helium axk1 "
-    "deepseek_v3 glm4_moe_lite mistral4 sarvam_mla youtu"
+    "axk1 codegen cohere cohere2 cohere2_moe deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe glm "
+    "glm4 glm4_moe_lite gptj helium llama4_text mistral4 sarvam_mla youtu"
 )
 PAIRING = dict.fromkeys(INTERLEAVED.split(), "interleaved")
 """Of the code, which the test sees turn a query that has its first channel alone."""

@@ -60,11 +60,10 @@ _PLAIN = (
     "qwen2_5_vl_text qwen2_moe qwen2_vl_text qwen3 qwen3_moe qwen3_vl_text seed_oss smollm3 "
     "solar_open starcoder2 vaultgemma"
 )
+_LATENTS = "axk1 deepseek_v2 deepseek_v3 glm4_moe_lite mistral4 sarvam_mla youtu"
 NAMES: dict[str, Names] = {
     **dict.fromkeys(_PLAIN.split(), Names()),
-    **dict.fromkeys(
-        "axk1 deepseek_v2 deepseek_v3 glm4_moe_lite mistral4 sarvam_mla youtu".split(), _LATENT
-    ),
+    **dict.fromkeys(_LATENTS.split(), _LATENT),
     "codegen": Names(fused=("*.attn.qkv_proj",), layout="codegen"),
     "dbrx": Names(fused=("*.attn.Wqkv",)),
     "falcon": Names(fused=("*.self_attention.query_key_value",), layout="grouped"),
@@ -149,10 +148,10 @@ def rules_of(config: Config, given: Given) -> list[Rule]:
             f"{names.values_are_keys} is true: values are made of the rows of keys, which then "
             "cannot move."
         )
-    if names.latent:
+    if names.latent and part:
         if any((given.num_heads, given.num_kv_heads, given.head_dim, given.rotary_dim, given.side)):
             raise ValueError(
-                f"the heads of a {keys['model_type']} come from its config: mend that, or give "
+                f"the heads of a {part.model_type} come from its config: mend that, or give "
                 "--queries and --keys as well."
             )
         counts = _number(keys, "num_attention_heads"), 1
@@ -179,8 +178,13 @@ def _names(config: Config, part: Part | None, given: Given) -> Names:
         raise ValueError("--norms and --layout go with --queries and --keys, or with --fused.")
     if not part.name:
         return names
-    lists = {n: _of_the_text(getattr(names, n)) for n in ("queries", "keys", "norms", "fused")}
-    return replace(names, **lists)
+    return replace(
+        names,
+        queries=_of_the_text(names.queries),
+        keys=_of_the_text(names.keys),
+        norms=_of_the_text(names.norms),
+        fused=_of_the_text(names.fused),
+    )
 
 
 def _of_the_text(patterns: tuple[str, ...]) -> tuple[str, ...]:

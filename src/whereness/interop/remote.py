@@ -1,8 +1,8 @@
 """Keys of models outside of transformers that say their RoPE in their own way, in the usual keys.
 
-    chatglm     rope_ratio                      -> rope_theta
-    internlm    rotary: base, type, ...         -> rope_theta, rope_parameters
-    qwen        use_dynamic_ntk                 -> rope_parameters
+chatglm     rope_ratio                      -> rope_theta
+internlm    rotary: base, type, ...         -> rope_theta, rope_parameters
+qwen        use_dynamic_ntk                 -> rope_parameters
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,9 @@ SHARED_VOCABULARY = 65_024
 """Of ChatGLM2 and ChatGLM3 (`padded_vocab_size`); GLM-4 has another one."""
 
 
-def rewritten(model_type: str, keys: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+def rewritten(
+    model_type: str, keys: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """The keys in the usual names, and what must be told of them."""
     rewrite = REWRITES.get(model_type)
     return rewrite(dict(keys)) if rewrite else (keys, ())

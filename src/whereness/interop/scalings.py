@@ -137,9 +137,9 @@ def _dynamic(rope: Rope) -> Spec:
             )
         return spec("scaling.NTK", factor=alpha)
     if length is None:
+        name = rope.reading.name(rope.family.num_positions[0])
         raise ValueError(
-            f"rope_type 'dynamic' needs {rope.reading.name(rope.family.num_positions[0])}: the base grows with what a "
-            "sequence has beyond it."
+            f"rope_type 'dynamic' needs {name}: the base grows with what a sequence has beyond it."
         )
     if rope.family.dynamic == "qwen":
         options = {"factor": None, "original_length": length, "school": "qwen"}

@@ -18,9 +18,7 @@ def temperature_of(
         return ()
     return {"llama4": _llama4, "ministral3": _ministral3, "inkling": _inkling, "logn": _logn}[
         family.temperature
-    ](
-        reading, rope or {}
-    )
+    ](reading, rope or {})
 
 
 def _llama4(reading: Reading, _rope: Mapping[str, Any]) -> Layer:
