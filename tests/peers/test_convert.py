@@ -226,7 +226,6 @@ def of_the_other_pairing(rotate, widths: dict[int, int], pairing: str):
 FOLDERS = {
     "gemma3_text": "gemma3",
     "llama4_text": "llama4",
-    "apertus1p5_text": "apertus",
     "exaone": "llama",
     "internlm3": "llama",
     "iquestcoder": "llama",

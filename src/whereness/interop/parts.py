@@ -166,7 +166,7 @@ def _add(
     if known is None:
         found[path] = _unknown(keys, weak, path, model_type)
         return
-    keys, said = remote.rewritten(model_type, keys)
+    keys, said = remote.rewritten(model_type, keys, known)
     reading = _reading(keys, weak, path, known)
     for key, value, other in known.when:
         if reading.get(key) == value:

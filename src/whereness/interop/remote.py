@@ -8,6 +8,7 @@ qwen        use_dynamic_ntk                 -> rope_parameters
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from whereness.interop.families import Family
 from whereness.interop.keys import boolean, mapping, number, shown
 
 Keys = dict[str, Any]
@@ -16,20 +17,20 @@ SHARED_VOCABULARY = 65_024
 
 
 def rewritten(
-    model_type: str, keys: Mapping[str, Any]
+    model_type: str, keys: Mapping[str, Any], known: Family
 ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """The keys in the usual names, and what must be told of them."""
     rewrite = REWRITES.get(model_type)
-    return rewrite(dict(keys)) if rewrite else (keys, ())
+    return rewrite(dict(keys), known) if rewrite else (keys, ())
 
 
-def _chatglm(keys: Keys) -> tuple[Keys, tuple[str, ...]]:
+def _chatglm(keys: Keys, known: Family) -> tuple[Keys, tuple[str, ...]]:
     ratio = keys.pop("rope_ratio", None)
     if ratio is None or number("rope_ratio", ratio, 0.0) == 1.0:
         return keys, ()
     if keys.get("rope_theta") is not None:
         raise ValueError("The config has rope_theta and rope_ratio: keep one of them.")
-    keys["rope_theta"] = 10_000.0 * ratio
+    keys["rope_theta"] = known.defaults["rope_theta"] * ratio
     if keys.get("padded_vocab_size", SHARED_VOCABULARY) != SHARED_VOCABULARY:
         return keys, ()
     told = (
@@ -40,13 +41,13 @@ def _chatglm(keys: Keys) -> tuple[Keys, tuple[str, ...]]:
     return keys, (told,)
 
 
-def _internlm(keys: Keys) -> tuple[Keys, tuple[str, ...]]:
+def _internlm(keys: Keys, known: Family) -> tuple[Keys, tuple[str, ...]]:
     rotary, told = keys.pop("rotary", None), ()
     if rotary is None:
         if keys.get("rope_theta") is not None:
             return keys, ()
-        rotary = {"base": 10_000, "type": "dynamic"}
-        told = ("rotary is missing: a dynamic scaling of 10 000 is taken, as its class does.",)
+        rotary = {"base": known.defaults["rope_theta"], "type": "dynamic"}
+        told = ("rotary is missing: a dynamic scaling is taken, the default of its config class.",)
     rotary = mapping("rotary", rotary)
     kind = rotary.get("type")
     if kind not in ("origin", "dynamic"):
@@ -61,13 +62,13 @@ def _internlm(keys: Keys) -> tuple[Keys, tuple[str, ...]]:
     return keys, told
 
 
-def _qwen(keys: Keys) -> tuple[Keys, tuple[str, ...]]:
+def _qwen(keys: Keys, _: Family) -> tuple[Keys, tuple[str, ...]]:
     if boolean("use_dynamic_ntk", keys.get("use_dynamic_ntk")):
         keys["rope_parameters"] = {"rope_type": "dynamic"}
     return keys, ()
 
 
-REWRITES: dict[str, Callable[[Keys], tuple[Keys, tuple[str, ...]]]] = {
+REWRITES: dict[str, Callable[[Keys, Family], tuple[Keys, tuple[str, ...]]]] = {
     "chatglm": _chatglm,
     "internlm": _internlm,
     "qwen": _qwen,
