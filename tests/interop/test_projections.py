@@ -152,8 +152,8 @@ def test_a_width_of_each_type_of_layer(tmp_path):
 
 def test_a_layer_beyond_the_counted_ones_moves_where_all_are_alike(tmp_path):
     """As the layer that predicts further tokens, whose number follows the last."""
-    tensors = attention(0) | attention(7)
-    config = {"model_type": "qwen3", "num_hidden_layers": 1, **SIZES_OF}
+    tensors = attention(0) | attention(1) | attention(2)
+    config = {"model_type": "qwen3", "num_hidden_layers": 2, **SIZES_OF}
     convert_checkpoint(save_folder(tmp_path / "a", tensors, config), tmp_path / "b", "interleaved")
     same(load(tmp_path / "b"), moved(tensors, D, "interleaved"))
 
