@@ -143,15 +143,16 @@ def test_by_parts_with_all_options(
 ):
     slow, fast = turns
     options = {
-        "ramp": ramp,
-        "beta_fast": fast,
-        "beta_slow": slow,
-        "alpha": slow,
-        "beta": fast,
-        "truncate": truncate,
-        "clamp": clamp,
-        "extrapolation_factor": extrapolation,
-    }
+        "code": {
+            "beta_fast": fast,
+            "beta_slow": slow,
+            "truncate": truncate,
+            "clamp": clamp,
+            "extrapolation_factor": extrapolation,
+        },
+        "paper": {"alpha": slow, "beta": fast},
+    }[ramp]
+    options["ramp"] = ramp
     ends = S.NTKByParts(factor, original, **options).correction_range(S.Spectrum(base, width))
     # Untruncated ends less than a pair apart enlarge the rounding of their difference.
     assume(not 0 < abs(ends[1] - ends[0]) < 0.1)
@@ -533,6 +534,11 @@ REFUSED = [
     (lambda: S.NTKByParts(0.5, 8), "factor must be a finite number from 1, got 0.5"),
     (lambda: S.NTKByParts(2.0, 0), "original_length must be at least 1, got 0"),
     (lambda: S.NTKByParts(2.0, 8, ramp="text"), "'code', 'paper'; got 'text'"),
+    (
+        lambda: S.YaRN(2.0, 8, ramp="paper", truncate=False, beta_slow=2.0),
+        "beta_slow, truncate belong to ramp 'code' and have no effect on 'paper'",
+    ),
+    (lambda: S.NTKByParts(2.0, 8, alpha=2.0), "alpha belong to ramp 'paper'"),
     (lambda: S.NTKByParts(2.0, 8, clamp="half"), "'dim', 'pairs'; got 'half'"),
     (lambda: S.NTKByParts(2.0, 8, beta_fast=1.0), "beta_fast must be more turns.*1.0 and 1.0"),
     (lambda: S.NTKByParts(2.0, 8, beta=0.5), "beta must be more turns than alpha, got 0.5 and 1.0"),

@@ -88,7 +88,10 @@ def _xpos(rope: Any, found: Facts, length: int | None) -> None:
 
 
 def _fope(rope: Any, found: Facts, length: int | None) -> None:
-    _rope(rope, found, length)
+    _width(rope, found)
+    found.say("base", count(rope.base))
+    found.numbers["base"] = rope.base
+    _spectrum(found, rope.frequencies, "", [] if length is None else [length])
     mixed = rope.num_frequencies
     found.say("mixture", f"cos and sin of the {mixed} that turn are mixed by learned weights")
     found.numbers |= {"num_frequencies": mixed, "num_kv_heads": rope.num_kv_heads, "learned": True}

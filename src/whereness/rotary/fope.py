@@ -18,13 +18,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from whereness.checks import constants, require_at_least, require_int
-from whereness.rotary.base import Side
+from whereness.checks import constants, require_at_least, require_int, require_number
+from whereness.frequencies import geometric
+from whereness.rotary.base import Rotary, Side
 from whereness.rotary.pairing import Pairing
-from whereness.rotary.rope import RoPE
 
 
-class FoPE(RoPE):
+class FoPE(Rotary):
     """Fourier position embedding. Parameters `cos_mix` and `sin_mix`, (G, F, F).
 
     Args:
@@ -55,7 +55,10 @@ class FoPE(RoPE):
         num_kv_heads: int = 1,
         init_factor: float = 0.1,
     ) -> None:
-        super().__init__(head_dim, base, pairing, rotary_dim, rotary_side)
+        super().__init__(head_dim, pairing, rotary_dim, rotary_side)
+        require_number("base", base, 0.0)
+        self.base = float(base)
+        self._frequencies = geometric(self.base, self.rotary_dim, self.rotary_dim // 2)
         if (length is None) == (num_frequencies is None):
             raise ValueError("Give length or num_frequencies: either says which pairs turn.")
         pairs = self.rotary_dim // 2
@@ -84,7 +87,7 @@ class FoPE(RoPE):
     def frequencies(self) -> Tensor:
         """Radians per token, (P,), float64 on the CPU; 0 for the pairs that stand still."""
         turning = torch.arange(self.rotary_dim // 2, device="cpu") < self.num_frequencies
-        return super().frequencies * turning
+        return constants(self._frequencies, torch.device("cpu")) * turning
 
     def derived(self) -> dict[str, Tensor]:
         return {}

@@ -33,6 +33,11 @@ from whereness.checks import (
 )
 from whereness.rotary.scaling.spectrum import Scaling, Spectrum
 
+_OF_RAMP = {
+    "code": ("beta_fast", "beta_slow", "truncate", "clamp", "extrapolation_factor"),
+    "paper": ("alpha", "beta"),
+}
+
 
 @dataclass(frozen=True, repr=False)
 class NTKByParts(Scaling):
@@ -80,6 +85,13 @@ class NTKByParts(Scaling):
         if self.extrapolation_factor > 1:
             raise ValueError(
                 f"extrapolation_factor must be at most 1, got {self.extrapolation_factor}."
+            )
+        other = "paper" if self.ramp == "code" else "code"
+        dead = [n for n in _OF_RAMP[other] if getattr(self, n) != getattr(type(self), n)]
+        if dead:
+            raise ValueError(
+                f"{', '.join(dead)} belong to ramp {other!r} and have no effect on {self.ramp!r}: "
+                "leave them or choose that ramp."
             )
 
     @property
