@@ -1,5 +1,6 @@
 """from_config: sources, parts, layers, families, and what is told when it cannot say."""
 
+import math
 import warnings
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 import whereness as wn
-from interop.toy import SMALL, close, config, plain, quiet, told
+from interop.toy import LLAMA3, SMALL, YARN, close, config, plain, quiet, scaled, told
 
 
 def test_plain_llama():
@@ -416,3 +417,63 @@ def test_latent_attention_turns_the_last_channels():
     assert (found.head_dim, found.rotary_dim, found.rotary_side) == (48, 16, "trailing")
     assert found.pairing == "interleaved"
     close(found.frequencies, plain(10_000.0, 16))
+
+
+# As the files of released models have it
+
+
+def test_a_size_under_its_usual_name():
+    # BLOOM's own config says num_attention_heads, where its code says n_head.
+    bloom = {"model_type": "bloom", "n_layer": 2, "n_embed": 64, "num_attention_heads": 4}
+    assert wn.from_config(bloom).num_heads == 4
+    assert wn.from_config({**bloom, "n_head": 4}).num_heads == 4
+    with pytest.raises(ValueError, match="n_head = 8 and num_attention_heads = 4 are two names"):
+        wn.from_config({**bloom, "n_head": 8})
+    gpt2 = {"model_type": "gpt2", "hidden_size": 64, "max_position_embeddings": 32}
+    found = wn.from_config(gpt2)
+    assert (found.dim, found.num_positions) == (64, 32)
+
+
+def test_bounds_that_meet_are_a_step():
+    # Kimi K2 has beta_fast = beta_slow, Llama 4 Scout both factors of llama3 1: fast pairs are
+    # kept, slow ones divided, and nothing lies between.
+    def stepped(length: int, factor: float) -> list[float]:
+        return [w if length * w > 2 * math.pi else w / factor for w in plain(10_000.0, 16)]
+
+    ends = {"low_freq_factor": 1.0, "high_freq_factor": 1.0}
+    scout = wn.from_config(config(rope_scaling={**LLAMA3, **ends}))
+    close(scout.frequencies, stepped(64, 8.0))
+    ends = {"beta_fast": 1.0, "beta_slow": 1.0, "truncate": False}
+    kimi = quiet(scaled(**YARN, **ends))
+    close(kimi.frequencies, stepped(32, 4.0))
+
+
+@pytest.mark.parametrize("kind", ["alibi", "relative_key"])
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "camembert"])
+def test_a_table_that_bert_does_not_have(model_type, kind):
+    keys = {"model_type": model_type, "hidden_size": 64, "position_embedding_type": kind}
+    with pytest.raises(ValueError, match=f"position_embedding_type = '{kind}' is not read"):
+        wn.from_config(keys)
+    assert wn.from_config({**keys, "position_embedding_type": "absolute"}).dim == 64
+
+
+def test_text_beside_its_tower():
+    # GLM-4.1V's file has the keys of its text at the top; "glm4v" is no family by itself.
+    vision = {"hidden_size": 64, "num_heads": 4, "depth": 2}
+    text = {"rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
+    keys = config(model_type="glm4v", head_dim=128, vision_config=vision, **text)
+    with pytest.raises(ValueError, match="2 parts"):
+        wn.from_config(keys)
+    found = wn.from_config(keys, part="text_config")
+    assert (type(found), found.rotary_dim) == (wn.MultimodalRoPE, 64)
+    assert type(wn.from_config(keys, part="vision_config")) is wn.AxialRoPE
+
+
+def test_an_unknown_model_with_sections_is_refused():
+    keys = config(model_type="nobody", rope_scaling={"type": "default", "mrope_section": [4, 2, 2]})
+    with pytest.raises(ValueError, match="its mrope_section means what its code makes of it"):
+        wn.from_config(keys)
+
+
+def test_an_amplitude_that_all_agree_on_is_not_told():
+    assert not told(scaled(**YARN, mscale=1.0) | {"max_position_embeddings": 128})

@@ -197,7 +197,7 @@ def test_a_nested_truncate_is_used_and_told():
         ({**YARN, "factor": 0.5}, "factor must be at least 1"),
         ({"rope_type": "linear", "factor": float("nan")}, "factor must be finite"),
         ({**LLAMA3, "low_freq_factor": None}, "low_freq_factor is missing"),
-        ({**LLAMA3, "high_freq_factor": 0.5}, "high_freq_factor must be above low_freq_factor"),
+        ({**LLAMA3, "high_freq_factor": 0.5}, "high_freq_factor must not be below low_freq_factor"),
         ({**YARN, "mscale": -1.0}, "mscale must not be negative"),
         ({**YARN, "attention_factor": 1.0, "attn_factor": 1.0}, "Keep one"),
         ({**YARN, "original_max_position_embeddings": 0}, "must be in 1 .. "),

@@ -19,6 +19,22 @@ LARGEST_LENGTH = 2**53
 MOST_LAYERS = 2**16
 
 
+USUAL_NAMES = {
+    "d_model": "hidden_size",
+    "dim": "hidden_size",
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_heads": "num_attention_heads",
+    "num_heads": "num_attention_heads",
+    "decoder_num_attention_heads": "num_attention_heads",
+    "max_seq_len": "max_position_embeddings",
+    "n_positions": "max_position_embeddings",
+    "n_layer": "num_hidden_layers",
+    "n_layers": "num_hidden_layers",
+}
+"""Hugging Face's name of a size, where a family has another: its files may have either. BLOOM's own
+say num_attention_heads, and its code n_head."""
+
 MARK = "whereness_pairing"
 """Config key that says the pairing of converted weights, where the family has no key for it."""
 
@@ -126,7 +142,20 @@ class Reading:
         """The value given, or the class default; None where there is none. "a.b" is b within a."""
         *outer, last = self._path(key)
         found = self._within(outer)
+        usual = USUAL_NAMES.get(key)
+        if usual in found and usual not in self.weak and key in self.defaults:
+            return self._one_of(key, usual)
         return found[last] if last in found else self.defaults.get(key)
+
+    def _one_of(self, key: str, usual: str) -> Any:
+        """The value of a key that has two names; both may be there if they agree."""
+        value, other = self.given.get(key), self.given[usual]
+        if value is not None and other is not None and value != other and key not in self.weak:
+            raise ValueError(
+                f"{self.name(key)} = {shown(value)} and {self.name(usual)} = {shown(other)} are "
+                "two names for the same thing and differ. Keep one of them."
+            )
+        return value if other is None else other
 
     def explicit(self, key: str) -> Any:
         """The value given by the user; None where it is missing or only a default."""

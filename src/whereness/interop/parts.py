@@ -13,6 +13,8 @@ from whereness.interop.files import Source
 from whereness.interop.keys import MARK, Reading, nearest, short, shown, string
 from whereness.interop.rotary import complete
 
+TOWERS = ("audio", "image", "speech", "video", "vision", "visual", "vit", "vq")
+"""How the parts begin that see or hear."""
 DECIDED_BY_CODE = (
     "alibi",
     "attn_temperature_tuning",
@@ -87,23 +89,36 @@ def _collect(
     model_type = "" if model_type is None else string(_join(path, "model_type"), model_type)
     model_type = model_type or told_type
     known = family(model_type)
-    for name, inner, inner_type in _inner(keys, model_type, known):
-        _collect(inner, frozenset(), _join(path, name), inner_type, found)
+    inner = _inner(keys, model_type, known)
+    for name, own, own_type in inner:
+        _collect(own, frozenset(), _join(path, name), own_type, found)
     if known is not None and known.parts:
-        if known.text and "text_config" not in keys and _holds_text(keys):
-            text = families()[known.text]
-            part = Part(path, known.text, text, _reading(keys, weak, path, text))
-            others = dict(found)
-            found.clear()
-            found.update({path or "text_config": part, **others})
+        its_text = known.text or known.parts.get("text_config", "")
+        if its_text and "text_config" not in keys and _holds_text(keys):
+            _add_first(keys, weak, path, its_text, found)
         return
-    if known is None and any(name.startswith(f"{path}." if path else "") for name in found):
-        return  # a wrapper that nobody needs to know: its parts say everything
+    if known is None and inner:
+        # Nobody needs to know a wrapper whose parts say everything. Older files have the text
+        # beside its towers, in no part of its own.
+        if _holds_text(keys) and all(name.startswith(TOWERS) for name, _, _ in inner):
+            usual = f"{model_type}_text"
+            _add_first(keys, weak, path, usual if usual in families() else model_type, found)
+        return
     _add(keys, weak, path, model_type, known, found)
 
 
 def _holds_text(keys: Mapping[str, Any]) -> bool:
     return any(keys.get(key) is not None for key in ("hidden_size", "num_hidden_layers"))
+
+
+def _add_first(
+    keys: Mapping[str, Any], weak: frozenset[str], path: str, text: str, found: dict[str, Part]
+) -> None:
+    """Add the text that stands at the top of a composite."""
+    towers, known, part = dict(found), family(text), {}
+    _add(keys, weak, path, text, known, part)
+    found.clear()
+    found.update({name or "text_config": own for name, own in part.items()} | towers)
 
 
 def _inner(
@@ -196,7 +211,7 @@ def _unknown(keys: Mapping[str, Any], weak: frozenset[str], path: str, model_typ
     what = f"model_type {shown(model_type)}" if model_type else "no model_type"
     where = f"{short(path)}: " if path else ""
     near = nearest(model_type, families())
-    opened = [key for key in DECIDED_BY_CODE if reading.get(key) not in (None, [], {})]
+    opened = [key for key in DECIDED_BY_CODE if _says(reading, key)]
     if opened:
         why = f"and its {opened[0]} means what its code makes of it."
         plain = Family(refused=f"is not a known family,{near and ' ' + near.strip()} {why}")
@@ -223,6 +238,13 @@ def tell_dead(reading: Reading) -> None:
                 f"{reading.name(key)} = {shown(value)} is not read by the code of this family, and "
                 "has no effect here; other code may read it."
             )
+
+
+def _says(reading: Reading, key: str) -> bool:
+    """Whether a key has a value, at the top or in a rope dict."""
+    dicts = (reading.given, *(reading.given.get(name) for name in rope_keys.NAMES))
+    given = [each.get(key) for each in dicts if isinstance(each, Mapping)]
+    return any(value not in (None, [], {}) for value in given)
 
 
 def _complete(reading: Reading) -> bool:

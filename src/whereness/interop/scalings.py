@@ -157,9 +157,9 @@ def _yarn(rope: Rope) -> Spec:
     original = rope.original("yarn")
     factor = rope.factor("yarn", original)
     fast, slow = rope.number("beta_fast"), rope.number("beta_slow")
-    if (fast or 32.0) <= (slow or 1.0):
+    if (fast or 32.0) < (slow or 1.0):
         raise ValueError(
-            f"{rope.name('beta_fast')} must be above beta_slow, got {fast or 32.0:g} and "
+            f"{rope.name('beta_fast')} must not be below beta_slow, got {fast or 32.0:g} and "
             f"{slow or 1.0:g}: the fast bound keeps the fast pairs unscaled."
         )
     truncate = rope.keys.get("truncate")
@@ -225,6 +225,8 @@ def _tell_mscales(rope: Rope, factor: float, mscale: float | None, all_dim: floa
     if (mscale is None and all_dim is None) or (mscale and all_dim):
         return
     other = _m(factor, 1.0 if mscale is None else mscale) / _m(factor, all_dim or 0.0)
+    if other == _m(factor, 1.0):
+        return  # mscale = 1 alone: all agree
     rope.reading.notice(
         f"{rope.path}: mscale is {_known(mscale)} and mscale_all_dim is {_known(all_dim)}. Hugging "
         f"Face reads them only if both are above 0, and has the amplitude {_m(factor, 1.0):.4f}, "
@@ -267,9 +269,9 @@ def _factors(rope: Rope, key: str) -> tuple[float, ...]:
 
 def _llama3(rope: Rope) -> Spec:
     low, high = rope.needed("low_freq_factor", "llama3"), rope.needed("high_freq_factor", "llama3")
-    if high <= low:
+    if high < low:
         raise ValueError(
-            f"{rope.name('high_freq_factor')} must be above low_freq_factor, got {high:g} and "
+            f"{rope.name('high_freq_factor')} must not be below low_freq_factor, got {high:g} and "
             f"{low:g}."
         )
     original = rope.original("llama3")

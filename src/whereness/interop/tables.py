@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from whereness.interop.families import Family
-from whereness.interop.keys import LARGEST_WIDTH, Reading, integer, listed, number
+from whereness.interop.keys import LARGEST_WIDTH, Reading, integer, listed, number, shown
 from whereness.interop.specs import NOPE, Spec, spec
 
 LARGEST_TABLE = 2**28
@@ -13,6 +13,12 @@ LARGEST_ROWS = 2**24
 
 
 def _learned(reading: Reading, family: Family) -> Spec:
+    told = reading.get("position_embedding_type")
+    if told not in (None, "absolute"):  # BERT's has no table then, or one of another kind
+        raise ValueError(
+            f"{reading.name('position_embedding_type')} = {shown(told)} is not read: a learned "
+            "table of absolute positions is all that is known of this family."
+        )
     dim = reading.needed("the model's width", family.dim, LARGEST_WIDTH * 16)
     first = family.first_row
     positions: Any

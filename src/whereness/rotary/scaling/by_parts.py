@@ -76,11 +76,10 @@ class NTKByParts(Scaling):
         for low, high in (("beta_slow", "beta_fast"), ("alpha", "beta")):
             require_number(low, getattr(self, low), 0.0)
             require_number(high, getattr(self, high), 0.0)
-            if getattr(self, low) >= getattr(self, high):
-                raise ValueError(
-                    f"{high} must be more turns than {low}, got {getattr(self, high)} and "
-                    f"{getattr(self, low)}."
-                )
+            fewest, most = getattr(self, low), getattr(self, high)
+            # Ends that meet are a step: Kimi K2 has beta_fast = beta_slow = 1.
+            if fewest > most or (fewest == most and low == "alpha"):
+                raise ValueError(f"{high} must be more turns than {low}, got {most} and {fewest}.")
         require_at_least("extrapolation_factor", self.extrapolation_factor, 0.0)
         if self.extrapolation_factor > 1:
             raise ValueError(
@@ -207,7 +206,8 @@ class Llama3(Scaling):
     Args:
         factor: s, at least 1.
         low_freq_factor: pairs with fewer turns within original_length are divided.
-        high_freq_factor: pairs with more turns are kept.
+        high_freq_factor: pairs with more turns are kept. The same as low_freq_factor (Llama 4
+            Scout): a step, nothing lies between.
         original_length: L, tokens of the training.
     """
 
@@ -221,10 +221,10 @@ class Llama3(Scaling):
         require_number("low_freq_factor", self.low_freq_factor, 0.0)
         require_number("high_freq_factor", self.high_freq_factor, 0.0)
         require_int("original_length", self.original_length, 1)
-        if self.low_freq_factor >= self.high_freq_factor:
+        if self.low_freq_factor > self.high_freq_factor:
             raise ValueError(
-                f"high_freq_factor must be above low_freq_factor, got {self.high_freq_factor} and "
-                f"{self.low_freq_factor}."
+                "high_freq_factor must not be below low_freq_factor, got "
+                f"{self.high_freq_factor} and {self.low_freq_factor}."
             )
 
     @property
@@ -235,7 +235,7 @@ class Llama3(Scaling):
         frequencies = plain.frequencies(lengths)
         wavelengths = 2 * math.pi / frequencies
         low, high = self.low_freq_factor, self.high_freq_factor
-        smooth = (self.original_length / wavelengths - low) / (high - low)
+        smooth = (self.original_length / wavelengths - low) / ((high - low) or 1.0)
         blended = (1 - smooth) * frequencies / self.factor + smooth * frequencies
         slow = wavelengths > self.original_length / low
         fast = wavelengths < self.original_length / high
