@@ -755,3 +755,20 @@ def test_inverse_is_true_or_false(name):
     for inverse in ("no", 1, None, torch.tensor(True)):
         with pytest.raises(TypeError, match="inverse"):
             getattr(wn.RoPE(4), name)(torch.ones(1, 1, 2, 4), inverse=inverse)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        wn.scaling.Linear(2**70),
+        wn.scaling.NTK(1e308),
+        wn.scaling.NTKByParts(4.0, 32, beta_slow=1e-320),
+        wn.scaling.YaRN(4.0, 32, mscale=1e308),
+        wn.scaling.YaRN(4.0, 32, attention_factor=1e-320),
+        wn.scaling.LongRoPE((1.0,) * 4, (1.0,) * 4, 32, short_mscale=1.0, long_mscale=1e308),
+    ],
+    ids=lambda scaling: type(scaling).__name__,
+)
+def test_a_scaling_that_overflows_is_refused(scaling):
+    with pytest.raises(ValueError, match="scaling must give (finite|an amplitude)"):
+        wn.RoPE(8, scaling=scaling)

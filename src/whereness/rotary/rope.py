@@ -29,6 +29,9 @@ from whereness.rotary.base import Rotary, Side
 from whereness.rotary.pairing import Pairing
 from whereness.rotary.scaling.spectrum import Scaling, Spectrum
 
+LEAST_FACTOR = 2.0**-100
+"""The square of an amplitude, and one over it, must be well within float32."""
+
 
 class RoPE(Rotary):
     """Rotary position embedding of one axis.
@@ -154,12 +157,23 @@ class RoPE(Rotary):
             raise ValueError(
                 f"base and scaling must give finite angles, got {self.base!r} and {self.scaling!r}."
             )
+        if self.scaling is not None:
+            self._check_amplitudes(self.scaling)
         return tuple(tables[0])
 
     def _scaled(self, lengths: Tensor) -> Tensor:
         if self.scaling is None:
             return self._plain.frequencies(lengths)
         return self.scaling.frequencies(self._plain, lengths)
+
+    def _check_amplitudes(self, scaling: Scaling) -> None:
+        try:
+            far = float(scaling.amplitude_at(self._length(LARGEST_POSITION)))
+            factors = (scaling.amplitude**2, far**2, scaling.logit_scale)
+        except OverflowError:
+            factors = (math.inf,)
+        if not all(LEAST_FACTOR < factor < 1 / LEAST_FACTOR for factor in factors):
+            raise ValueError(f"scaling must give an amplitude that float32 holds, got {scaling}.")
 
     @property
     def _dtype(self) -> torch.dtype:
