@@ -297,3 +297,8 @@ def test_a_shift_leaves_regular_positions_regular():
     assert SHAPE(5).move(where, seeded()).regular
     assert not Randomized(9).move(where, seeded()).regular
     assert not CAPE(5.0, 1.0).move(where, seeded()).regular
+
+
+def test_cape_takes_an_int_that_no_tensor_holds():
+    cape = wn.maps.CAPE(2**70)
+    assert cape.moved(wn.Where(torch.arange(3)), None).positions.isfinite().all()

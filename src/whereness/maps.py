@@ -155,8 +155,9 @@ class CAPE(PositionMap):
                 raise ValueError(f"{name} must be at least {least:g}, got {value!r}.")
         require_number("step", step, 0.0)
         require_bool("centred", centred)
-        self.max_global_shift, self.max_local_shift = max_global_shift, max_local_shift
-        self.max_scale, self.centred, self.step = max_scale, centred, step
+        self.max_global_shift = float(max_global_shift)
+        self.max_local_shift, self.max_scale = float(max_local_shift), float(max_scale)
+        self.centred, self.step = centred, float(step)
 
     def move(self, where: Where, generator: Draws = None) -> Where:
         if self.centred:

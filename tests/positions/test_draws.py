@@ -105,3 +105,9 @@ def test_what_marks_no_digits():
         abacus(torch.zeros(2))
     with pytest.raises(ValueError, match=r"is_digit must be \(S,\) or \(B, S\), got \(1, 1, 1\)"):
         abacus(torch.zeros(1, 1, 1, dtype=torch.bool))
+
+
+@pytest.mark.untyped
+def test_a_generator_of_another_kind():
+    with pytest.raises(TypeError, match="generator must be a torch.Generator, got int"):
+        randomized(2, 4, generator=1)

@@ -293,3 +293,25 @@ def test_what_cannot_be_continued():
         positions.continued(torch.arange(3), 0)
     with pytest.raises(ValueError, match="end in num_axes=2"):
         positions.continued(torch.zeros(3, 3).long(), num_axes=2)
+
+
+@pytest.mark.parametrize("total", [None, 10])
+def test_lengths_whose_sum_overflows(total):
+    # 2^62 + 2^62 is below zero in int64, and would fit any total.
+    with pytest.raises(ValueError, match="lengths must be at most 2147483647; got"):
+        positions.packed(torch.tensor([2**62, 2**62]), total)
+
+
+def test_lengths_without_values():
+    with pytest.raises(ValueError, match="meta device have no values: give total"):
+        positions.packed(torch.ones(3, dtype=torch.int64, device="meta"))
+
+
+@pytest.mark.untyped
+def test_continued_needs_positions():
+    with pytest.raises(TypeError, match="positions must be a tensor, got NoneType"):
+        positions.continued(None)
+    with pytest.raises(TypeError, match="positions must be a tensor, got list"):
+        positions.next_position([1, 2])
+    with pytest.raises(ValueError, match=r"shape \(B, S\), got \(2,\)"):
+        positions.next_position(torch.tensor([1, 2]))

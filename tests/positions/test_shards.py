@@ -103,3 +103,12 @@ def test_what_cannot_be_dealt_out():
     ):
         with pytest.raises(error, match=message):
             make()
+
+
+@pytest.mark.untyped
+@pytest.mark.parametrize(
+    "shards", [[1, 2], torch.ones(2, 2), "ab"], ids=["numbers", "tensor", "text"]
+)
+def test_shards_that_are_no_list_of_tensors(shards):
+    with pytest.raises(TypeError, match="shards must be a list of tensors"):
+        unshard(shards)

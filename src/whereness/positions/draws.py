@@ -34,6 +34,8 @@ def randomized(
     max_position = require_int("max_position", max_position, 0, LARGEST_SIZE)
     if length > max_position:
         raise ValueError(f"max_position must hold all tokens: needed {length}, got {max_position}.")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}.")
     drawn_on = device if generator is None else generator.device
     drawn = torch.randperm(max_position, generator=generator, device=drawn_on)[:length]
     return drawn.sort().values.to(device or drawn_on)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from whereness.checks import LARGEST_POSITION, require, require_device, require_int
+from whereness.checks import LARGEST_POSITION, LARGEST_SIZE, require, require_device, require_int
 from whereness.where import NOWHERE, Where, as_mask, filled
 
 
@@ -131,6 +131,11 @@ def next_position(
     >>> next_position(torch.tensor([[4, 6, 5]]))
     tensor([7])
     """
+    if not isinstance(positions, Tensor):
+        raise TypeError(f"positions must be a tensor, got {type(positions).__name__}.")
+    if positions.dim() != (2 if num_axes == 1 else 3):
+        shape = "(B, S)" if num_axes == 1 else "(B, S, n)"
+        raise ValueError(f"positions must have shape {shape}, got {tuple(positions.shape)}.")
     if not positions.shape[1]:
         return positions.new_zeros(positions.shape[0]) if before is None else before
     placed, absent = filled(positions, num_axes)
@@ -169,6 +174,9 @@ def _checked_lengths(lengths: Sequence[int] | Tensor, total: int | None) -> tupl
     if lengths.dim() != 1 or len(lengths) == 0:
         raise ValueError(f"lengths must be (documents,), at least one; got {tuple(lengths.shape)}.")
     require(lengths >= 0, "lengths must not be negative.")
+    require(lengths <= LARGEST_SIZE, f"lengths must be at most {LARGEST_SIZE}.", lengths)
+    if total is None and lengths.is_meta:
+        raise ValueError("lengths on the meta device have no values: give total.")
     if total is None:
         return lengths.long(), int(lengths.sum())
     total = require_int("total", total, 0)

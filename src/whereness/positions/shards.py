@@ -80,6 +80,8 @@ def unshard(shards: Sequence[Tensor], scheme: Scheme = "zigzag", dim: int = 1) -
     >>> unshard([torch.tensor([0, 1, 6, 7]), torch.tensor([2, 3, 4, 5])], dim=0)
     tensor([0, 1, 2, 3, 4, 5, 6, 7])
     """
+    if not isinstance(shards, (list, tuple)) or not all(isinstance(s, Tensor) for s in shards):
+        raise TypeError(f"shards must be a list of tensors, got {type(shards).__name__}.")
     if not shards:
         raise ValueError("unshard needs the shards of all ranks, got none.")
     if len({part.shape for part in shards}) > 1:
