@@ -770,5 +770,5 @@ def test_inverse_is_true_or_false(name):
     ids=lambda scaling: type(scaling).__name__,
 )
 def test_a_scaling_that_overflows_is_refused(scaling):
-    with pytest.raises(ValueError, match="scaling must give (finite|an amplitude)"):
+    with pytest.raises(ValueError, match="scaling must give"):
         wn.RoPE(8, scaling=scaling)
