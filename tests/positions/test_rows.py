@@ -311,7 +311,3 @@ def test_lengths_without_values():
 def test_continued_needs_positions():
     with pytest.raises(TypeError, match="positions must be a tensor, got NoneType"):
         positions.continued(None)
-    with pytest.raises(TypeError, match="positions must be a tensor, got list"):
-        positions.next_position([1, 2])
-    with pytest.raises(ValueError, match=r"shape \(B, S\), got \(2,\)"):
-        positions.next_position(torch.tensor([1, 2]))
