@@ -477,3 +477,8 @@ def test_an_unknown_model_with_sections_is_refused():
 
 def test_an_amplitude_that_all_agree_on_is_not_told():
     assert not told(scaled(**YARN, mscale=1.0) | {"max_position_embeddings": 128})
+
+
+def test_what_every_cohere2_says_is_not_told():
+    keys = config(model_type="cohere2", position_embedding_type="rope_gptj", head_dim=16)
+    assert not told(keys, layer=0)

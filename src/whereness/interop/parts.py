@@ -43,7 +43,7 @@ DECIDED_BY_CODE = (
 family that does not read one is told of it."""
 REPLACED = ("global_head_dim", "sliding_window_pattern")
 """Those that a list with an entry a layer replaces, so that nobody reads them beside it."""
-SAYS_NOTHING = (None, False, [], {}, "absolute", "rope", "rotary")
+SAYS_NOTHING = (None, False, [], {}, "absolute", "rope", "rope_gptj", "rotary")
 """Values of these keys that change nothing where nobody reads them."""
 
 
