@@ -23,6 +23,38 @@ def refused(error: type[Exception], message: str, *args, **options) -> None:
 # Shapes and types
 
 
+def test_it_shows_what_was_given():
+    assert repr(Where()) == "Where()"
+    assert repr(Where(torch.arange(3), lengths=8)) == "Where(positions=int64 (1, 3), lengths=8)"
+    full = Where(
+        torch.zeros(2, 3, 2),
+        torch.zeros(4, 2),
+        key_mask=torch.ones(2, 4).bool(),
+        lengths=torch.tensor([5, 6]),
+        num_axes=2,
+    )
+    assert repr(full.as_regular()) == (
+        "Where(positions=float32 (2, 3, 2), k_positions=float32 (1, 4, 2), "
+        "key_mask=bool (2, 4), lengths=int64 (2, 1), num_axes=2)"
+    )
+
+
+@pytest.mark.untyped
+def test_what_multimodal_gives_is_not_taken_for_positions():
+    placed = wn.positions.multimodal([wn.positions.Text(2)])
+    rope = wn.MultimodalRoPE(8, (2, 1, 1))
+    q = torch.zeros(1, 1, 2, 8)
+    advice = r"Placed.*Give Where\(its \.positions, num_axes=3\)\."
+    refused(TypeError, advice, placed, num_axes=3)
+    for call in (
+        lambda: rope.prepare(placed),  # type: ignore[bad-argument-type]
+        lambda: rope(q, q, placed),  # type: ignore[bad-argument-type]
+        lambda: wn.attention(q, q, q, rope, where=placed),  # type: ignore[no-matching-overload]
+    ):
+        with pytest.raises(TypeError, match=advice):
+            call()
+
+
 def test_every_tensor_gets_a_batch_axis():
     where = Where(
         torch.arange(3),

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from whereness.checks import told
-from whereness.where import Where
+from whereness.where import Where, placed_advice
 
 Site = Literal["tokens", "every_layer", "queries_keys"]
 Features = Mapping[str, Tensor]
@@ -157,7 +157,10 @@ class PositionalEncoding(nn.Module):
         if isinstance(where, Tensor):
             where = Where(where, num_axes=self.num_axes)
         if not isinstance(where, Where):
-            raise TypeError(f"prepare needs a wn.Where or a tensor, got {type(where).__name__}.")
+            raise TypeError(
+                f"prepare needs a wn.Where or a tensor, got {type(where).__name__}."
+                f"{placed_advice(where)}"
+            )
         if where.positions is None:
             raise ValueError("prepare needs positions: Where(positions, ...).")
         if self.reads == "positions" and where.num_axes != self.num_axes:

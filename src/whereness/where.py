@@ -51,6 +51,14 @@ def moved_by(positions: Tensor, offset: float | Tensor) -> Tensor:
     return moved.masked_fill(absent, nowhere)
 
 
+def placed_advice(value: object) -> str:
+    """What to give in place of a `wn.positions.Placed`; empty for other values."""
+    found = getattr(value, "positions", None)
+    if not isinstance(found, Tensor):
+        return ""
+    return f" Give Where(its .positions, num_axes={found.shape[-1]})."
+
+
 def checked_positions(name: str, positions: object, num_axes: int = 1) -> Tensor:
     """`positions` as int64, float32 or float64 of shape (..., S) or (..., S, n).
 
@@ -61,9 +69,8 @@ def checked_positions(name: str, positions: object, num_axes: int = 1) -> Tensor
             infinite or beyond 2^53.
     """
     if not isinstance(positions, Tensor):
-        raise TypeError(
-            f"{name} must be a tensor, got {type(positions).__name__}. Use torch.arange."
-        )
+        advice = placed_advice(positions) or " Use torch.arange."
+        raise TypeError(f"{name} must be a tensor, got {type(positions).__name__}.{advice}")
     if positions.dtype not in (*INTEGER_TYPES, *REAL_TYPES):
         raise TypeError(
             f"{name} must hold int64, float32 or float64, got {positions.dtype}. "
@@ -108,6 +115,9 @@ def _batched(name: str, value: Tensor, trailing: int) -> Tensor:
 class Where:
     """Where the tokens of one forward pass are. Checked once, when it is made.
 
+    It says nothing of order: causal=True compares slots, the queries being the last S of the keys.
+    Keys whose slots do not tell their order (shards) need a mask, `wn.positions.shard_mask`.
+
     The new tokens are the queries. Without `k_positions` they are the keys as well; with a cache,
     `wn.KVCache` adds the keys. After construction every tensor has a batch axis: `positions`
     (B or 1, S[, n]), `k_positions` (B or 1, T[, n]), `segments` (B or 1, S), `k_segments` and
@@ -150,6 +160,19 @@ class Where:
     """The very tensors (positions, k_positions) that the library built regular."""
     counted: tuple[int, Tensor] | None = None
     """The number that `lengths` was given as and the very tensor made of it."""
+
+    def __repr__(self) -> str:
+        """What was given: types and shapes of tensors, and `lengths` as the number it was."""
+        parts = []
+        for name, value in self.tensors().items():
+            if self.counted is not None and self.counted[1] is value:
+                parts.append(f"{name}={self.counted[0]}")
+            else:
+                dtype = str(value.dtype).removeprefix("torch.")
+                parts.append(f"{name}={dtype} {tuple(value.shape)}")
+        if self.num_axes > 1:
+            parts.append(f"num_axes={self.num_axes}")
+        return f"Where({', '.join(parts)})"
 
     def __post_init__(self) -> None:
         self._set("num_axes", require_int("num_axes", self.num_axes, 1))

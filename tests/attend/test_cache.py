@@ -189,6 +189,103 @@ def test_the_next_position_on_several_axes_is_beyond_the_largest():
     assert filled(one, stream(3), where=where).next_position.tolist() == [6]
 
 
+def three_axes(times: Any, side: str) -> wn.Where:
+    """Two rows of 6 and 4 tokens in 6 slots, next at 7 (or 5 and a half) and 5."""
+    at = wn.positions
+    rows = [[at.Text(2), at.Video(2, 1, 1, times), at.Text(2)], [at.Text(1), at.Image(1, 3)]]
+    ids = at.multimodal(rows, padding_side=side).positions
+    absent = ids.isnan() if ids.is_floating_point() else ids == NOWHERE
+    return wn.Where(ids, key_mask=~absent.any(-1), num_axes=3)
+
+
+@pytest.mark.parametrize("chunks", [[1, 1, 2], [4]], ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("times", [None, 1.5])
+def test_positions_of_several_axes_go_on_as_text(times, side, masked, chunks):
+    one, x = layer(wn.MultimodalRoPE(8, (2, 1, 1))), stream(10)
+    prompt = three_axes(times, side)
+    cache = filled(one, x[:, :6], where=prompt)
+    start = [6, 4] if times is None else [6.5, 4]
+    assert cache.next_position.tolist() == start
+    mask = torch.ones(2, 10).bool()
+    mask[:, :6] = prompt.key_mask
+    if masked:
+        mask[0, 7] = mask[1, 9] = False
+    ids = torch.full((2, 4, 3), NOWHERE) if times is None else torch.full((2, 4, 3), torch.nan)
+    ids = ids.to(prompt.positions.dtype)
+    for row in range(2):
+        after = start[row]
+        for slot in range(4):
+            if mask[row, 6 + slot]:
+                ids[row, slot] = after
+                after += 1
+    whole = wn.Where(torch.cat([prompt.positions, ids], 1), key_mask=mask, num_axes=3)
+    outs, at = [], 6
+    for size in chunks:
+        options = {"key_mask": mask[:, : at + size]} if masked else {}
+        outs.append(one(x[:, at : at + size], cache=cache, **options))
+        at += size
+    found, expected = torch.cat(outs, 1), one(x, where=whole)[:, 6:].detach()
+    real = mask[:, 6:]
+    near(found[real], expected[real])
+    assert cache.positions[:, 6:].nan_to_num(-1).equal(ids.nan_to_num(-1))
+    if not masked:
+        given = wn.positions.continued(prompt.positions, 4, 3)
+        assert cache.positions[:, 6:].equal(given)
+
+
+def test_a_model_of_several_axes_decodes_beside_layers_without_positions():
+    torch.manual_seed(0)
+    schedule = wn.schedules.every(2, wn.NoPE(), otherwise=wn.MultimodalRoPE(8, (2, 1, 1)))
+    model = wn.Transformer(20, 16, 3, 2, schedule).double().eval()
+    prompt, ids = three_axes(None, "left"), torch.arange(16).view(2, 8)
+    caches = model.new_caches()
+    model(ids[:, :6], where=prompt, caches=caches)
+    found = model(ids[:, 6:], caches=caches)
+    new = wn.positions.continued(prompt.positions, 2, 3)
+    mask = torch.cat([prompt.key_mask, torch.ones(2, 2).bool()], 1)
+    whole = wn.Where(torch.cat([prompt.positions, new], 1), key_mask=mask, num_axes=3)
+    near(found, model(ids, where=whole)[:, 6:].detach())
+
+
+def test_after_all_slots_are_evicted_the_axes_still_go_on():
+    one, x = layer(wn.MultimodalRoPE(8, (2, 1, 1))), stream(6)
+    cache = filled(one, x, where=three_axes(None, "right"))
+    cache.evict(range(6))
+    one(x[:, :1], cache=cache)
+    assert cache.positions.tolist() == [[[6] * 3], [[4] * 3]]
+
+
+def test_positions_of_several_axes_that_do_not_go_on_by_themselves():
+    grid = layer(wn.AxialRoPE(8, 2))
+    where = wn.Where(wn.positions.grid(2, 2), num_axes=2)
+    cache = filled(grid, stream(4), where=where)
+    message = (
+        r"AxialRoPE needs positions of 2 axes for the new tokens.*positions\.continued\(.*, 2\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        grid(stream(1), cache=cache)
+    with pytest.raises(ValueError, match=r"the cached ones have 2: feed the tokens again"):
+        layer(wn.MultimodalRoPE(8, (2, 1, 1)))(stream(1), cache=cache)
+    with pytest.raises(ValueError, match=r"3 axes: give where.*grid\(\).*multimodal\(\)"):
+        layer(wn.MultimodalRoPE(8, (2, 1, 1)))(stream(1), cache=wn.KVCache())
+
+
+def test_what_a_cache_says_of_itself():
+    cache = wn.KVCache()
+    assert repr(cache) == "KVCache(empty)"
+    dynamic = layer(wn.RoPE(8, scaling=wn.scaling.DynamicNTK(2.0, 8)))
+    lengths = torch.tensor([9, 30])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    dynamic(stream(3), where=wn.Where(lengths=lengths), key_mask=mask, cache=cache)
+    assert repr(cache) == "KVCache(3 slots, batch 2, next_position=[2, 3], lengths=[9, 30])"
+    axes = filled(layer(wn.MultimodalRoPE(8, (2, 1, 1))), stream(6), where=three_axes(1.5, "left"))
+    assert repr(axes) == "KVCache(6 slots, batch 2, next_position=[6.5, 4.0], num_axes=3)"
+    many = filled(layer(), stream(2, batch=9), where=torch.arange(2).expand(9, 2))
+    assert repr(many) == "KVCache(2 slots, batch 9, next_position=int64 (9,))"
+
+
 def test_right_pads_of_a_prompt_do_not_count():
     one, mask = layer(wn.RoPE(8)), torch.tensor([[1, 1, 1, 0, 0], [1] * 5])
     cache = filled(one, stream(5), key_mask=mask)
@@ -496,6 +593,17 @@ def test_reorder_and_no_row_changes_nothing_in_an_empty_cache():
 
 
 @pytest.mark.untyped
+def test_slots_may_be_a_list():
+    one, x = layer(wn.RoPE(8)), stream(6)
+    caches = [filled(one, x) for _ in range(2)]
+    for cache, made in zip(caches, (list, torch.tensor), strict=True):
+        cache.evict(made([1, 2]))
+        cache.accept(2, made([3]))
+        cache.evict(torch.tensor([], dtype=torch.int64) if made is torch.tensor else [])
+    assert [c.positions.tolist() for c in caches] == [[[0, 3, 5]]] * 2
+    assert caches[0].state == caches[1].state
+
+
 def test_what_forgetting_refuses():
     one = layer(wn.RoPE(8))
     cache = filled(one, stream(4))
@@ -507,14 +615,17 @@ def test_what_forgetting_refuses():
     for bad in ([4], [-1], [0, 7]):
         with pytest.raises(ValueError, match=r"slots must lie in 0 \.\. 3"):
             cache.evict(torch.tensor(bad))
+    for bad in ([True], [0.0], ["0"]):
+        with pytest.raises(TypeError, match="every slot must be an int"):
+            cache.evict(bad)
     for bad in (
-        [0],
+        "0",
         torch.tensor([0.0]),
         torch.tensor(0),
         torch.tensor([True]),
         torch.tensor([[0]]),
     ):
-        with pytest.raises(TypeError, match=r"slots must be an int64 tensor of shape \(n,\)"):
+        with pytest.raises(TypeError, match=r"a list of ints or an int64 tensor of shape \(n,\)"):
             cache.evict(bad)
         with pytest.raises(TypeError, match=r"rows must be an int64 tensor of shape \(B',\)"):
             cache.reorder(bad)
@@ -805,7 +916,7 @@ def test_lengths_that_change_need_a_new_cache():
     cache = filled(one, stream(3), where=wn.Where(torch.arange(3), lengths=20))
     new = torch.tensor([3])
     for lengths in (21, torch.tensor([20, 21])):
-        with pytest.raises(ValueError, match="lengths changed.*needs a new cache"):
+        with pytest.raises(ValueError, match=r"lengths changed.*cache\.relengthen\("):
             one(x, where=wn.Where(new, lengths=lengths), cache=cache)
     with pytest.raises(ValueError, match="lengths are one a sequence"):
         cache.extend(wn.Where(torch.arange(3), lengths=torch.tensor([[20, 20, 20]])))
@@ -928,7 +1039,7 @@ def test_what_is_no_path():
     ):
         with pytest.raises(error, match=message):
             cache.accept(start, torch.tensor(slots, dtype=torch.int64))
-    for slots in ([4], torch.tensor([4.0]), torch.tensor(4), torch.tensor([True])):
+    for slots in (4, torch.tensor([4.0]), torch.tensor(4), torch.tensor([True])):
         with pytest.raises(TypeError, match="int64 tensor"):
             cache.accept(4, slots)
     assert (len(cache), cache.state) == (6, state)

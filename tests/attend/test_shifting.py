@@ -1,5 +1,6 @@
 """Cached tokens at other positions: what follows is the same, or that of a pass fed there anew."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from attend.oracle import Tide, Wave, differ, near, turned
 from zoo import FoX, PoPE
 
 NOWHERE = wn.NOWHERE
+TEXT, IMAGE = wn.positions.Text, wn.positions.Image
 RELATIVE = {
     "nope": lambda: None,
     "rope": lambda: wn.RoPE(8),
@@ -121,10 +123,10 @@ def test_a_shift_is_what_rerotate_gives(make):
 def test_turns_that_do_not_commute_are_undone_in_the_reverse_order():
     one, x = layer([wn.RoPE(8), wn.RoPE(8, 100.0, "interleaved")]), stream(5)
     cache = fed(one, x[:, :4])
-    cache.shift(one.encoding, -2, keep=1)
-    ids = torch.tensor([0, -1, 0, 1])
+    cache.shift(one.encoding, 2, keep=1)
+    ids = torch.tensor([0, 3, 4, 5])
     near(cache.k, fed(one, x[:, :4], where=ids).k.detach())
-    expected = one(x, where=torch.tensor([*ids, 2]))[:, 4:]
+    expected = one(x, where=torch.tensor([*ids, 6]))[:, 4:]
     near(one(x[:, 4:], cache=cache), expected.detach())
 
 
@@ -147,12 +149,12 @@ def test_attention_sinks_stay_and_the_rest_closes_the_gap():
 
 def test_sinks_of_rows_that_shift_apart():
     one, x = layer([wn.RoPE(8), wn.ALiBi(4)]), stream(7)
-    cache = fed(one, x[:, :6])
+    cache = fed(one, x[:, :6], where=torch.tensor([0, 1, 3, 4, 5, 6]))
     cache.shift(one.encoding, torch.tensor([3, -1]), keep=2)
-    ids = torch.tensor([[0, 1, 5, 6, 7, 8], [0, 1, 1, 2, 3, 4]])
+    ids = torch.tensor([[0, 1, 6, 7, 8, 9], [0, 1, 2, 3, 4, 5]])
     assert cache.positions.equal(ids)
-    assert cache.next_position.tolist() == [9, 5]
-    new = torch.tensor([[9], [5]])
+    assert cache.next_position.tolist() == [10, 6]
+    new = torch.tensor([[10], [6]])
     assert not cache.regular
     expected = one(x, where=torch.cat([ids, new], 1))[:, 6:]
     near(one(x[:, 6:], cache=cache), expected.detach())
@@ -248,7 +250,181 @@ def test_caches_that_moved_differently_are_told_apart():
         one(stream(1), where=at, cache=prepared)
 
 
+# Lengths that a sequence outgrows
+
+BY_LENGTH = {
+    "dynamic": wn.scaling.DynamicNTK(2.0, 8),
+    "longrope": wn.scaling.LongRoPE(
+        [1.0, 1.1, 1.2, 1.3], [1.5, 2.0, 3.0, 4.0], 8, short_mscale=1.1, long_mscale=1.4
+    ),
+    "linear": wn.scaling.Linear((1.0, 2.0, 4.0), 8),
+}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(4, 14), (torch.tensor([7, 6]), torch.tensor([7, 18])), (14, torch.tensor([7, 30]))],
+    ids=["one", "by row", "apart and back"],
+)
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("scaling", BY_LENGTH)
+def test_after_new_lengths_new_tokens_are_those_of_one_pass_at_them(scaling, members, old, new):
+    encoding = [wn.RoPE(8, scaling=BY_LENGTH[scaling]), wn.NoPE(), wn.ALiBi(4)][:members]
+    one, x = layer(encoding), stream(9)
+    mask = torch.ones(2, 9).long()
+    mask[0, :2] = 0  # rows of 7 and 9 tokens
+    ids = wn.positions.from_mask(mask)
+
+    def where(first: int, last: int, lengths: Any) -> wn.Where:
+        part = slice(first, last)
+        return wn.Where(ids[:, part], key_mask=mask[:, part], lengths=lengths)
+
+    expected = one(x, where=where(0, 9, new))[:, 6:]
+    cache, stale = (fed(one, x[:, :6], where=where(0, 6, old)) for _ in range(2))
+    before = where(6, 8, new)
+    with pytest.raises(ValueError, match=r"lengths changed.*cache\.relengthen\("):
+        one(x[:, 6:8], where=before, cache=cache)
+    cache.relengthen(one.encoding, new)
+    found = [one(x[:, a:b], where=where(a, b, new), cache=cache) for a, b in ((6, 8), (8, 9))]
+    near(torch.cat(found, 1), expected.detach())
+    differ(one(x[:, 6:], where=where(6, 9, old), cache=stale).detach(), expected)
+
+
+def test_new_lengths_and_rerotate_agree():
+    rope = wn.RoPE(8, scaling=BY_LENGTH["dynamic"])
+    one, x = layer(rope).float(), stream(5).float()
+    cache = fed(one, x, where=wn.Where(torch.arange(5), lengths=6))
+    places = [wn.Where(torch.arange(5), lengths=n) for n in (6, 50)]
+    expected = wn.rerotate(cache.k, rope, rope, *places)
+    state = cache.state
+    cache.relengthen(rope, 50)
+    assert cache.k.equal(expected)
+    assert cache.lengths.tolist() == [[50]]
+    assert cache.state != state
+
+
+def test_raw_keys_take_new_lengths_as_they_are():
+    one, x = layer([wn.RoPE(8, scaling=BY_LENGTH["dynamic"]), ReadsKeys()]), stream(7)
+    cache = fed(one, x[:, :6], where=wn.Where(torch.arange(6), lengths=6))
+    raw = cache.k
+    cache.relengthen(one.encoding, 40)
+    assert cache.k is raw
+    expected = one(x, where=wn.Where(torch.arange(7), lengths=40))[:, 6:]
+    near(
+        one(x[:, 6:], where=wn.Where(torch.tensor([6]), lengths=40), cache=cache), expected.detach()
+    )
+
+
+@pytest.mark.untyped
+def test_what_takes_no_new_lengths():
+    rope = wn.RoPE(8, scaling=BY_LENGTH["dynamic"])
+    one, x = layer(rope), stream(4)
+    with pytest.raises(ValueError, match="empty cache"):
+        wn.KVCache().relengthen(rope, 9)
+    with pytest.raises(ValueError, match="not fed with lengths"):
+        fed(layer(wn.RoPE(8)), x).relengthen(rope, 9)
+    packed = fed(one, x, where=wn.Where(torch.arange(4), lengths=torch.full((2, 4), 4)))
+    with pytest.raises(ValueError, match="one a sequence"):
+        packed.relengthen(rope, 9)
+    cache = fed(one, x, where=wn.Where(torch.arange(4), lengths=4))
+    before = (cache.k.clone(), cache.positions.tolist(), cache.state)
+    tides = Tide()
+    tides.needs_lengths = True
+    joins = wn.Sinusoidal(32, site="every_layer")
+    joins.needs_lengths = True
+    other = wn.RoPE(8, 500.0, scaling=BY_LENGTH["dynamic"])
+    for encoding, lengths, error, message in (
+        (rope, -1, ValueError, "lengths must be at least 0"),
+        (rope, True, TypeError, "lengths must be an int"),
+        (rope, 9.0, TypeError, "lengths must be an int"),
+        (rope, torch.tensor([9.0, 9.0]), TypeError, "lengths must hold integers"),
+        (rope, torch.tensor([9]), ValueError, r"one a row, \(2,\); got \(1,\)"),
+        (rope, torch.tensor([9, -9]), ValueError, "not be negative"),
+        (tides, 9, TypeError, "Tide has changed the cached values"),
+        (joins, 9, ValueError, "Sinusoidal joined the tokens by the old lengths"),
+        (other, 9, ValueError, "give the encoding of the layer"),
+    ):
+        with pytest.raises(error, match=message):
+            cache.relengthen(encoding, lengths)
+        unchanged(cache, before)
+
+
 # What is refused
+
+
+def test_moved_tokens_stay_beyond_the_kept_ones():
+    one, x = layer(wn.RoPE(8)), stream(10)
+    cache = fed(one, x)
+    before = (cache.k.clone(), cache.positions.tolist(), cache.state)
+    for by in (-6, -1, torch.tensor([3, -1])):
+        with pytest.raises(ValueError, match=r"before the first 4, which stay\. Evict"):
+            cache.shift(one.encoding, by, keep=4)
+        unchanged(cache, before)
+    cache.evict([4, 5])
+    with pytest.raises(ValueError, match="before the first 4"):
+        cache.shift(one.encoding, -3, keep=4)
+    cache.shift(one.encoding, -2, keep=4)
+    assert cache.positions.tolist() == [[*range(8)]]
+
+
+def test_pads_repeated_positions_and_documents_do_not_count_as_an_order():
+    one, x = layer(wn.RoPE(8)), stream(6)
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1]])
+    left = fed(one, x, key_mask=mask)
+    left.shift(one.encoding, -5, keep=2)  # the kept ones are pads
+    assert left.positions[0, 2:].tolist() == [-5, -4, -3, -2]
+    placed = fed(one, x, where=wn.Where(torch.arange(6), key_mask=mask))
+    placed.shift(one.encoding, -1, keep=2)
+    right = fed(one, x, where=wn.Where(torch.arange(6), key_mask=mask.flip(1)))
+    right.shift(one.encoding, 0, keep=4)
+    grouped = fed(one, x, where=torch.tensor([0, 1, 1, 1, 2, 2]))
+    with pytest.raises(ValueError, match="before the first 2"):
+        grouped.shift(one.encoding, -1, keep=2)
+    grouped = fed(one, x, where=torch.tensor([0, 2, 1, 1, 2, 2]))
+    grouped.shift(one.encoding, -1, keep=2)
+    documents = wn.Where(
+        torch.tensor([0, 1, 2, 0, 1, 2]), segments=torch.tensor([0, 0, 0, 1, 1, 1])
+    )
+    packed = fed(one, x, where=documents)
+    packed.shift(one.encoding, -2, keep=2)
+    image = fed(
+        layer(wn.MultimodalRoPE(8, (2, 1, 1))),
+        x[:1],
+        where=wn.Where(
+            wn.positions.multimodal([TEXT(2), IMAGE(1, 2), TEXT(2)]).positions, num_axes=3
+        ),
+    )
+    with pytest.raises(ValueError, match="before the first 3"):
+        image.shift(image.encoding, -2, keep=3)
+    image.evict([3])
+    image.shift(image.encoding, -1, keep=3)
+    assert image.positions[0, :, 2].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_keys_move_by_the_encoding_that_turned_them():
+    one, x = layer([wn.RoPE(8), wn.ALiBi(4)]).requires_grad_(False), stream(5)
+    cache, members = fed(one, x), one.encoding.members()
+    before = (cache.k.clone(), cache.positions.tolist(), cache.state)
+    others: Any = [
+        wn.RoPE(8, 500_000.0),
+        [wn.RoPE(8), wn.RoPE(8)],
+        wn.ALiBi(4),
+        None,
+        [wn.RoPE(8), ReadsKeys()],
+        wn.RoPE(8, pairing="interleaved"),
+    ]
+    for other in others:
+        with pytest.raises(ValueError, match=r"turned by RoPE\(.*give the encoding of the layer"):
+            cache.shift(other, 3)
+        unchanged(cache, before)
+    for same in (one.encoding, list(members), members[0], wn.RoPE(8), copy.deepcopy(one.encoding)):
+        cache.shift(same, 3)
+    assert cache.positions[0, 0] == 15
+    twin = copy.deepcopy(cache)
+    twin.shift(one.encoding, -15)
+    near(twin.k, before[0].detach())
+    cache.trim(0)
+    assert cache.encoding is None
 
 
 def unchanged(cache: wn.KVCache, before: tuple) -> None:
@@ -341,8 +517,12 @@ def test_a_model_shifts_all_its_layers():
     whole.shift(caches, torch.tensor([100, -2]))
     assert [c.positions.tolist() for c in caches] == [[[*range(100, 104)], [*range(-2, 2)]]] * 3
     near(whole(IDS[:, 4:], caches=caches), whole(IDS)[:, 4:].detach())
-    whole.shift(caches, -3, keep=2)
-    assert caches[2].positions[0].tolist() == [100, 101, 99, 100, 101, 102, 103]
+    before = [c.k for c in caches]
+    with pytest.raises(ValueError, match="before the first 2, which stay"):
+        whole.shift(caches, -3, keep=2)
+    assert all(c.k is k for c, k in zip(caches, before, strict=True))
+    whole.shift(caches, 3, keep=2)
+    assert caches[2].positions[0].tolist() == [100, 101, 105, 106, 107, 108, 109]
 
 
 def test_a_model_with_positions_at_its_input_cannot_shift():

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from whereness.attend.shifting import check_movable, checked_offset, moved_beyond, turned_again
-from whereness.checks import require, require_device, require_int
+from whereness.attend.shifting import (
+    check_movable,
+    check_order_kept,
+    check_same_keys,
+    check_turnable,
+    checked_offset,
+    moved_beyond,
+    turned_again,
+)
+from whereness.checks import LARGEST_POSITION, require, require_device, require_int
 from whereness.encoding import PositionalEncoding, as_encoding
 from whereness.positions.rows import next_position
 from whereness.where import NOWHERE, Where
@@ -40,6 +48,8 @@ class KVCache:
         self.lengths: Tensor | None = None
         self.next_position: Tensor | None = None
         """(B or 1,) position of the next token: the largest seen, on any axis, plus one."""
+        self.encoding: PositionalEncoding | None = None
+        """What door 3 turned the keys by, if a layer fed them."""
         self.regular = True
         self.next_slot = 0
         self.slots: Tensor | None = None
@@ -51,13 +61,32 @@ class KVCache:
     def __len__(self) -> int:
         return 0 if self.k is None else self.k.shape[2]
 
+    def __repr__(self) -> str:
+        if self.next_position is None:
+            return "KVCache(empty)"
+        parts = [f"{len(self)} slots", f"batch {self.k.shape[0]}"]
+        parts.append(f"next_position={_shown(self.next_position)}")
+        if self.num_axes > 1:
+            parts.append(f"num_axes={self.num_axes}")
+        if self.lengths is not None:
+            parts.append(f"lengths={_shown(self.lengths.flatten())}")
+        return f"KVCache({', '.join(parts)})"
+
     @property
     def length(self) -> int:
         """Slots that are held."""
         return len(self)
 
+    @property
+    def num_axes(self) -> int:
+        """Coordinates of a cached position; 1 while it is empty."""
+        return 1 if self.positions is None or self.positions.dim() == 2 else self.positions.shape[2]
+
     def continued(self, where: Where, extent: "Extent") -> Where:
         """`where` with positions that go on from the last ones: last + 1, row by row.
+
+        On several axes that is one beyond the largest on any, and the same on all of them: what
+        `wn.positions.continued` gives, and where text goes on after an image.
 
         Raises:
             ValueError: documents: whether a new token goes on with an old document or begins one
@@ -70,12 +99,19 @@ class KVCache:
         if start is None:
             start = torch.zeros(1, dtype=torch.int64, device=extent.device)
         if where.key_mask is None:
-            where = replace(where, positions=start[:, None] + new)
+            where = self._on_all_axes(where, start[:, None] + new)
             return where.as_regular() if self.regular else where
         real = where.key_mask
         ids = start[:, None] + real.long().cumsum(-1) - 1
         nowhere = torch.nan if ids.is_floating_point() else NOWHERE
-        return replace(where, positions=ids.masked_fill(~real, nowhere))
+        return self._on_all_axes(where, ids.masked_fill(~real, nowhere))
+
+    def _on_all_axes(self, where: Where, ids: Tensor) -> Where:
+        """`where` with positions (B, S) that are those of every axis."""
+        axes = self.num_axes
+        if axes > 1:
+            ids = ids[..., None].expand(*ids.shape, axes)
+        return replace(where, positions=ids, num_axes=axes)
 
     def extend(self, where: Where) -> Where:
         """New tokens alone -> new tokens against all slots. The cache itself does not change.
@@ -110,9 +146,17 @@ class KVCache:
         return where.as_regular() if regular else where
 
     def append(
-        self, k: Tensor, v: Tensor, features: Mapping[str, Tensor], where: Where
+        self,
+        k: Tensor,
+        v: Tensor,
+        features: Mapping[str, Tensor],
+        where: Where,
+        encoding: PositionalEncoding | None = None,
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Hold the new keys, values and features of an extended `where`; give all of them back.
+
+        Args:
+            encoding: the one of the layer: the cache then refuses to move keys by another.
 
         Raises:
             ValueError: `where` was extended before something else was fed or forgotten.
@@ -141,6 +185,7 @@ class KVCache:
             self.key_mask = _join(old, real) if past else real
         self.positions, self.segments = where.keys, where.key_segments
         self.lengths, self.slots, self.regular = where.lengths, where.slots, where.regular
+        self.encoding = encoding
         self.next_slot += new
         self.next_position = next_position(
             where.positions, where.num_axes, self.next_position, where.new_pads()
@@ -178,15 +223,15 @@ class KVCache:
             self._follow_last()
         self._changed(2, length)
 
-    def evict(self, slots: Tensor) -> None:
-        """Forget these of the held slots, (n,) int64. The clock goes on: `next_position` stays.
+    def evict(self, slots: Tensor | Sequence[int]) -> None:
+        """Forget these of the held slots, (n,). The clock goes on: `next_position` stays.
 
-        Windows still count from the slot in which a token was fed.
+        Slots count what is held now, from 0. Windows still count from the slot in which a token was fed.
 
         Raises:
             ValueError: a slot that is not held.
         """
-        self._check_slots(slots, 0)
+        slots = self._checked_slots(slots, 0)
         if not len(slots):
             return
         keep = torch.ones(len(self), dtype=torch.bool, device=slots.device)
@@ -199,17 +244,18 @@ class KVCache:
         self.regular = False
         self._changed(3, *slots.tolist())
 
-    def accept(self, start: int, slots: Tensor) -> None:
-        """Of the held slots from `start` on keep these, (n,) int64, as if only they had been fed.
+    def accept(self, start: int, slots: Tensor | Sequence[int]) -> None:
+        """Of the held slots from `start` on keep these, (n,), as if only they had been fed.
 
-        What remains of a speculative tree: a path whose tokens were found right. Unlike after an
+        Slots count from the beginning of the cache, `start` included: node i of a tree that was fed
+        at `start` lies in slot start + i. What remains of a speculative tree: a path whose tokens were found right. Unlike after an
         eviction, the clock and windows know nothing of the others.
 
         Raises:
             ValueError: slots that are not held, below `start`, or not in rising order.
         """
         start = require_int("start", start, 0, len(self))
-        self._check_slots(slots, start)
+        slots = self._checked_slots(slots, start)
         require(slots.diff() > 0, "slots must rise.")
         if not len(slots):
             self.trim(start)
@@ -241,7 +287,9 @@ class KVCache:
 
         Raises:
             ValueError: an encoding that is not relative: what the cache holds of old tokens was
-                computed where they stood, so they must be fed again; an empty cache.
+                computed where they stood, so they must be fed again; another encoding than the one
+                that turned the keys; an empty cache; tokens that stood beyond all kept ones and
+                would no longer.
             TypeError: a real offset for integer positions; cached keys of an encoding that cannot
                 turn them back.
         """
@@ -251,12 +299,67 @@ class KVCache:
         check_movable(encoding)
         by = checked_offset(offset, self.positions, self.k.shape[0])
         moved = moved_beyond(self.positions, by, keep)
-        if encoding.cacheable:
-            self.k = turned_again(encoding, self.k, self.positions, moved, self.lengths)
+        old, new = self._where(self.positions), self._where(moved)
+        if keep and self.segments is None:  # documents do not see each other
+            check_order_kept(old, new, keep, self.key_mask)
+        self._turn_keys(encoding, old, new)
         self.positions, self.next_position = moved, _given(self.next_position) + by
         self.regular = self.regular and not keep
         numbers = by.tolist() if isinstance(by, Tensor) else [by]
         self._changed(5, keep, *(part for n in numbers for part in n.as_integer_ratio()))
+
+    def relengthen(
+        self,
+        encoding: PositionalEncoding | Sequence[PositionalEncoding],
+        lengths: int | Tensor,
+    ) -> None:
+        """Turn cached keys to the table of other `lengths`: where a sequence outgrows its own.
+
+        For encodings whose table depends on the length (dynamic NTK, LongRoPE). Keys are turned
+        back and on again, in float64, and rounded once. New tokens, with the new lengths, then get
+        what one pass at these lengths gives them: in a layer that reads the tokens themselves. In
+        deeper ones the cached keys and values were computed from hidden states that the layers
+        below formed under the old table, and no turn undoes that: for an exact answer feed the
+        tokens again.
+
+        Args:
+            encoding: the one that the layer of this cache uses, or the list of them.
+            lengths: what every sequence will reach from now on: int, or (B,).
+
+        Raises:
+            ValueError: an empty cache, or one that was fed without lengths or with one a token;
+                lengths of another batch; another encoding than the one that turned the keys; one
+                whose cached values depend on the length.
+            TypeError: cached keys of an encoding that cannot turn them back.
+        """
+        if not len(self):
+            raise ValueError("An empty cache takes any lengths: give them to Where.")
+        if self.lengths is None or self.lengths.shape[1] != 1:
+            raise ValueError("This cache was not fed with lengths, one a sequence: int or (B,).")
+        encoding = as_encoding(encoding)
+        check_turnable(encoding)
+        if not isinstance(lengths, Tensor):
+            lengths = require_int("lengths", lengths, 0, LARGEST_POSITION)
+        else:
+            require_device("lengths", lengths, self.k.device)
+            if lengths.shape != self.k.shape[:1]:
+                raise ValueError(
+                    f"lengths must be an int or one a row, ({self.k.shape[0]},); got "
+                    f"{tuple(lengths.shape)}."
+                )
+        new = replace(self._where(self.positions), lengths=lengths)
+        self._turn_keys(encoding, self._where(self.positions), new)
+        self.lengths = new.lengths
+        self._changed(7, *new.lengths.flatten().tolist())
+
+    def _where(self, positions: Tensor) -> Where:
+        """Of the held tokens, at these positions."""
+        return Where(positions, lengths=self.lengths, num_axes=self.num_axes)
+
+    def _turn_keys(self, encoding: PositionalEncoding, old: Where, new: Where) -> None:
+        check_same_keys(encoding, self.encoding, self.k, old, new)
+        if encoding.cacheable:
+            self.k = turned_again(encoding, self.k, old, new)
 
     def reorder(self, rows: Tensor) -> None:
         """Rearrange the batch, (B',) int64: beam search."""
@@ -274,19 +377,23 @@ class KVCache:
         self.features = {n: t.index_select(0, rows) for n, t in self.features.items()}
         self._changed(4, *rows.tolist())
 
-    def _check_slots(self, slots: Tensor, first: int) -> None:
+    def _checked_slots(self, slots: Tensor | Sequence[int], first: int) -> Tensor:
+        if isinstance(slots, (list, tuple, range)):
+            numbers = [require_int("every slot", n, -LARGEST_POSITION) for n in slots]
+            device = self.k.device if len(self) else None
+            slots = torch.tensor(numbers, dtype=torch.int64, device=device)
         if not isinstance(slots, Tensor) or slots.dtype != torch.int64 or slots.dim() != 1:
-            raise TypeError("slots must be an int64 tensor of shape (n,).")
+            raise TypeError("slots must be a list of ints or an int64 tensor of shape (n,).")
         if len(self):
             require_device("slots", slots, self.k.device)
         last = len(self) - 1
-        require((slots >= first) & (slots <= last), f"slots must lie in {first} .. {last}.")
+        require((slots >= first) & (slots <= last), f"slots must lie in {first} .. {last}.", slots)
+        return slots
 
     def _follow_last(self) -> None:
         """The next token comes right after the held ones, as if no others had been fed."""
-        axes = 1 if self.positions.dim() == 2 else self.positions.shape[-1]
         pads = None if self.key_mask is None else ~self.key_mask
-        self.next_position = next_position(self.positions, axes, None, pads)
+        self.next_position = next_position(self.positions, self.num_axes, None, pads)
         self.next_slot = len(self) if self.slots is None else int(self.slots[-1]) + 1
 
     def _changed(self, what: int, *numbers: int) -> None:
@@ -330,12 +437,20 @@ class KVCache:
 
     def _same_lengths(self, where: Where) -> None:
         advice = "A change of lengths needs a new cache: old keys used another table."
+        turn = "Cached keys used another table: cache.relengthen(encoding, lengths) turns them."
         if (where.lengths is None) != (self.lengths is None):
             raise ValueError(f"lengths were given for some tokens of a cache only. {advice}")
         if where.lengths is not None:
             if where.lengths.shape[1] != 1 or _given(self.lengths).shape[1] != 1:
                 raise ValueError("With a cache, lengths are one a sequence: int or (B,).")
-            require(where.lengths == self.lengths, f"lengths changed. {advice}")
+            require(where.lengths == self.lengths, f"lengths changed. {turn}")
+
+
+def _shown(numbers: Tensor) -> str:
+    """A few numbers as they are; their type and shape where there are many, or none in memory."""
+    if type(numbers) is not Tensor or numbers.is_meta or len(numbers) > 8:
+        return f"{str(numbers.dtype).removeprefix('torch.')} {tuple(numbers.shape)}"
+    return str(numbers.tolist())
 
 
 def _join(old: Tensor, new: Tensor) -> Tensor:

@@ -184,11 +184,11 @@ class Attention(nn.Module):
         """
         encoding = self.encoding
         if cache is not None and not encoding.cacheable:
-            k, v, features = cache.append(k, v, features, at.where)
+            k, v, features = cache.append(k, v, features, at.where, encoding)
         turned_q, turned_k = encoding.queries_keys(q, k, at, features)
         v = encoding.values(v, at)
         if cache is not None and encoding.cacheable:
-            turned_k, v, features = cache.append(turned_k, v, features, at.where)
+            turned_k, v, features = cache.append(turned_k, v, features, at.where, encoding)
             k = turned_k  # an encoding that reads content and uses door 3 is not cacheable
         return (turned_q, turned_k, v), (q, k), features
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from whereness.checks import require_device
 from whereness.encoding import At, PositionalEncoding
 from whereness.positions import from_mask
-from whereness.where import NOWHERE, Where, as_mask
+from whereness.where import NOWHERE, Where, as_mask, placed_advice
 
 if TYPE_CHECKING:
     from whereness.attend.cache import KVCache
@@ -142,7 +142,7 @@ def _as_where(where: Where | Tensor | None, encoding: PositionalEncoding) -> Whe
     if not isinstance(where, Where):
         raise TypeError(
             "where must be a tensor, a wn.Where or what prepare() gave, got "
-            f"{type(where).__name__}."
+            f"{type(where).__name__}.{placed_advice(where)}"
         )
     return where
 
@@ -180,7 +180,8 @@ def fill_positions(
 ) -> Where:
     """Give `where` positions, if it has none, by the rules of the design.
 
-    - from the cache: the last position of each row, plus one;
+    - from the cache: the last position of each row, plus one; with several axes the largest, plus
+      one, on all of them, but for an encoding of grids, whose next cell only the caller knows;
     - from `key_mask`: real tokens counted from 0;
     - in segments: counted from 0 in each;
     - S = T: 0 .. S-1; S < T and causal: the last S of 0 .. T-1;
@@ -189,15 +190,12 @@ def fill_positions(
     if where.positions is not None:
         return where
     reads = encoding.reads == "positions"
-    if reads and encoding.num_axes > 1:
-        raise ValueError(
-            f"{type(encoding).__name__} needs positions of {encoding.num_axes} axes: give "
-            "where=Where(positions, num_axes=...). wn.positions.grid() makes those of a grid."
-        )
-    where = replace(where, num_axes=1)
-    queries, keys = extent.num_queries, extent.num_keys
+    if reads and encoding.num_axes > 1 and not _goes_on(encoding, cache):
+        raise ValueError(_needs_axes(encoding, cache))
     if cache is not None:
         return cache.continued(where, extent)
+    where = replace(where, num_axes=1)
+    queries, keys = extent.num_queries, extent.num_keys
     if extent.cross:
         q = torch.arange(queries, device=extent.device)
         k = torch.arange(keys, device=extent.device)
@@ -222,6 +220,32 @@ def fill_positions(
     raise ValueError(
         f"{queries} queries and {keys} keys without positions are ambiguous: "
         "give where=Where(positions, k_positions)."
+    )
+
+
+def _goes_on(encoding: PositionalEncoding, cache: "KVCache | None") -> bool:
+    """The cache's positions have the encoding's axes, and go on as those of text do."""
+    return (
+        cache is not None
+        and cache.positions is not None
+        and cache.num_axes == encoding.num_axes
+        and not encoding.takes_grid
+    )
+
+
+def _needs_axes(encoding: PositionalEncoding, cache: "KVCache | None") -> str:
+    needs = f"{type(encoding).__name__} needs positions of {encoding.num_axes} axes"
+    if cache is None or cache.positions is None:
+        return (
+            f"{needs}: give where=Where(positions, num_axes={encoding.num_axes}). "
+            "wn.positions.grid() makes those of a grid, multimodal() those of text and images."
+        )
+    if cache.num_axes != encoding.num_axes:
+        return f"{needs}, the cached ones have {cache.num_axes}: feed the tokens again."
+    return (
+        f"{needs} for the new tokens too: give where=Where(positions, num_axes="
+        f"{encoding.num_axes}). Those of a grid go on by its cells; after one, text stands at "
+        f"wn.positions.continued(positions, num_new, {encoding.num_axes})."
     )
 
 
