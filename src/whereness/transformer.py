@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from whereness.attend.cache import KVCache
 from whereness.attend.layer import Attention
 from whereness.attend.locate import Extent, extended, moved, resolve
-from whereness.attend.shifting import check_movable
+from whereness.attend.shifting import check_movable, check_turnable
 from whereness.checks import require_int
 from whereness.encoding import At, NoPE, PositionalEncoding, as_encoding
 from whereness.schedules import Schedule, shared
@@ -144,6 +144,20 @@ class Transformer(nn.Module):
             check_movable(encoding)
         for cache, block in zip(caches, self.blocks, strict=True):
             cache.shift(block.attention.encoding, offset, keep)
+
+    def relengthen(self, caches: Sequence[KVCache], lengths: int | Tensor) -> None:
+        """Turn all layers' cached keys to the tables of other `lengths`, as `KVCache.relengthen`.
+
+        Exact for a model of one layer: deeper ones cached what the old table made of the tokens.
+
+        Raises:
+            ValueError, TypeError: as `KVCache.relengthen`. No cache has changed then.
+        """
+        self._check_caches(caches)
+        for encoding in (self.inputs, *self.encodings):
+            check_turnable(encoding)
+        for cache, block in zip(caches, self.blocks, strict=True):
+            cache.relengthen(block.attention.encoding, lengths)
 
     def forward(
         self,

@@ -537,3 +537,22 @@ def test_a_model_with_positions_at_its_input_cannot_shift():
     caches[0].trim(3)
     with pytest.raises(ValueError, match="shift and reorder"):
         whole.shift(caches, 1)
+
+
+def test_a_model_takes_new_lengths_exactly_in_one_layer():
+    dynamic = wn.RoPE(8, scaling=BY_LENGTH["dynamic"])
+    for schedule in (dynamic, wn.schedules.every(2, dynamic, otherwise=wn.NoPE())):
+        torch.manual_seed(0)
+        depth = 1 if schedule is dynamic else 2  # a layer that reads no lengths, before the other
+        whole = wn.Transformer(20, 16, depth, 2, schedule).double().eval()
+        caches = whole.new_caches()
+        whole(IDS[:, :4], where=wn.Where(lengths=8), caches=caches)
+        with pytest.raises(ValueError, match="lengths must be at least 0"):
+            whole.relengthen(caches, -1)
+        assert [c.lengths.tolist() for c in caches] == [[[8]]] * depth
+        whole.relengthen(caches, torch.tensor([20, 9]))
+        where = wn.Where(lengths=torch.tensor([20, 9]))
+        expected = whole(IDS, where=where)[:, 4:]
+        near(whole(IDS[:, 4:], where=where, caches=caches), expected.detach())
+    with pytest.raises(ValueError, match="Needed 2 caches"):
+        whole.relengthen(caches[:1], 9)

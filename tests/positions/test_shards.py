@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import whereness as wn
-from whereness.positions import shard, shard_order, unshard
+from whereness.positions import shard, shard_mask, shard_order, unshard
 
 SCHEMES = ("zigzag", "contiguous", "striped")
 
@@ -45,6 +45,17 @@ def test_every_rank_holds_its_tokens(world, part, scheme):
     assert unshard([p.transpose(1, 2) for p in parts], scheme, dim=-1).equal(x.transpose(1, 2))
 
 
+def test_a_mask_of_shards_shows_what_is_not_later():
+    q, k = torch.tensor([5, 0, 2]), torch.tensor([3, 0, 5, 9, 2])
+    seen = [[k[j] <= q[i] for j in range(5)] for i in range(3)]
+    assert shard_mask(q, k).tolist() == seen
+    for bad in (torch.tensor([0.0]), torch.tensor([[0]]), torch.tensor([True])):
+        with pytest.raises(TypeError, match="q_positions must be an int64 tensor of one axis"):
+            shard_mask(bad, k)
+        with pytest.raises(TypeError, match="k_positions must be an int64 tensor of one axis"):
+            shard_mask(q, bad)
+
+
 def test_the_scheme_is_zigzag_unless_another_is_named():
     assert shard(8, 1, 2).tolist() == shard(8, 1, 2, "zigzag").tolist() == [2, 3, 4, 5]
 
@@ -75,7 +86,7 @@ def test_attention_gathered_over_ranks_equals_that_of_the_whole(name, scheme, ca
             v[:, :, k_ids],
             encoding,
             where=wn.Where(mine, k_ids),
-            mask=mine[:, None] >= k_ids if causal else None,
+            mask=shard_mask(mine, k_ids) if causal else None,
         )
         for mine in ids
     ]

@@ -57,6 +57,13 @@ def test_rows_may_have_prefixes_of_their_own():
     assert tree(parents, torch.tensor([7, 2])).tolist() == [[7, 8, 8], [2, 2, 3]]
 
 
+def test_parents_may_be_a_list():
+    parents = [-1, 0, NOWHERE, 0, 3]
+    for call in (tree, tree_mask):
+        assert call(parents, 4).equal(call(torch.tensor(parents), 4))
+    assert tree([]).shape == (0,)
+
+
 def test_no_nodes():
     assert tree(torch.zeros(0).long()).tolist() == []
     assert tree_mask(torch.zeros(0).long(), 3).shape == (0, 3)
@@ -130,7 +137,11 @@ def test_trees_of_a_batch():
 @pytest.mark.untyped
 def test_what_is_no_tree():
     for bad, error, message in (
-        ([-1, 0], TypeError, "got list"),
+        ([-1, 0.0], TypeError, "every parent must be an int, got float"),
+        ([-1, True], TypeError, "every parent must be an int, got bool"),
+        ([[-1, 0]], TypeError, "every parent must be an int, got list"),
+        ([-1, 2], ValueError, "earlier node; got 2"),
+        ("-1", TypeError, "a list of ints or a tensor of them, got str"),
         (torch.tensor([-1.0]), TypeError, "torch.float32"),
         (torch.tensor([True]), TypeError, "torch.bool"),
         (torch.tensor(-1), ValueError, r"\(N,\) or \(B, N\)"),

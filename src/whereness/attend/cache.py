@@ -226,7 +226,8 @@ class KVCache:
     def evict(self, slots: Tensor | Sequence[int]) -> None:
         """Forget these of the held slots, (n,). The clock goes on: `next_position` stays.
 
-        Slots count what is held now, from 0. Windows still count from the slot in which a token was fed.
+        Slots count what is held now, from 0. Windows still count from the slot in which a token was
+        fed.
 
         Raises:
             ValueError: a slot that is not held.
@@ -248,8 +249,9 @@ class KVCache:
         """Of the held slots from `start` on keep these, (n,), as if only they had been fed.
 
         Slots count from the beginning of the cache, `start` included: node i of a tree that was fed
-        at `start` lies in slot start + i. What remains of a speculative tree: a path whose tokens were found right. Unlike after an
-        eviction, the clock and windows know nothing of the others.
+        at `start` lies in slot start + i. What remains of a speculative tree: a path whose tokens
+        were found right. Unlike after an eviction, the clock and windows know nothing of the
+        others.
 
         Raises:
             ValueError: slots that are not held, below `start`, or not in rising order.

@@ -112,6 +112,8 @@ def attention(
         where: positions (S,) or (B, S), a `wn.Where`, or what `encoding.prepare` gave. Default:
             counted from 0; the last S of T when causal; from `key_mask` when that is given.
         causal: a query sees its own slot and those before; the queries are the last S of T slots.
+            Slots, never positions: for shards, whose slots are in no order, leave it False and give
+            mask=wn.positions.shard_mask(q_positions, k_positions).
         window: a key is visible if 0 <= q_slot - k_slot < window (|.| when not causal).
         key_mask: (B, T), True or 1 at real tokens.
         mask: bool, True = may attend, (S, T) or broadcastable (B, H, S, T).

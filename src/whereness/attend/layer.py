@@ -29,6 +29,8 @@ class Attention(nn.Module):
         encoding: an encoding, a list of them in order of application, or None.
         num_kv_heads: G, fewer key/value heads (grouped-query); None: as many as query heads.
         head_dim: D; None: dim / num_heads.
+        causal: a query sees its own slot and those before. Slots, never positions: keys in another
+            order (shards) need a layer that is not causal, and `mask`.
         window: a key is visible if 0 <= q_slot - k_slot < window (|.| when not causal).
         dropout: probability on the weights, in training mode.
         bias: give the four projections a bias.

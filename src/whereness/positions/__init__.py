@@ -11,7 +11,7 @@ from whereness.positions.rows import (
     prefill,
     segments,
 )
-from whereness.positions.shards import shard, shard_order, unshard
+from whereness.positions.shards import shard, shard_mask, shard_order, unshard
 from whereness.positions.token_types import from_token_types
 from whereness.positions.trees import tree, tree_mask
 
@@ -34,6 +34,7 @@ __all__ = [
     "randomized",
     "segments",
     "shard",
+    "shard_mask",
     "shard_order",
     "tree",
     "tree_mask",

@@ -60,7 +60,10 @@ class Text:
 
 @dataclass(frozen=True)
 class Image:
-    """A still image: its time is 0."""
+    """A still image: its time is 0. Sizes count tokens, *after* a model merges patches.
+
+    Qwen2-VL merges 2 x 2: 4 x 6 patches are Image(2, 3).
+    """
 
     height: int
     width: int
@@ -76,7 +79,10 @@ class Image:
 
 @dataclass(frozen=True)
 class Video:
-    """Frames of one size, `seconds_per_frame` apart; None: time is the number of the frame."""
+    """Frames of one size, `seconds_per_frame` apart; None: time is the number of the frame.
+
+    All three sizes count tokens, as those of `Image`; Qwen2-VL merges two frames of the film.
+    """
 
     frames: int
     height: int
@@ -148,14 +154,15 @@ Segment = Text | Image | Video | Audio | Film
 
 
 class Placed(NamedTuple):
-    """What `multimodal` and `from_token_types` give."""
+    """What `multimodal` and `from_token_types` give: attention takes its `positions`."""
 
     positions: Tensor
     """(B, S, 3): time, row, column. Pads are nowhere."""
     next_position: Tensor
     """(B,) where the next token of text stands, on all axes."""
     delta: Tensor
-    """(B,) next_position less the number of tokens, pads not counted ("rope delta")."""
+    """(B,) next_position less the number of tokens, pads not counted ("rope delta"): number of the
+    next token + delta is its position."""
 
 
 def multimodal(
@@ -168,7 +175,9 @@ def multimodal(
     padding_side: Literal["right", "left"] = "right",
     device: Device = None,
 ) -> Placed:
-    """Positions of rows of text, images, video and sound.
+    """Positions of rows of text, images, video and sound: (time, height, width) of every token.
+
+    A layer takes them as Where(placed.positions, num_axes=3), and a cache goes on from there.
 
     Args:
         rows: the segments of every row, or those of a single row: `Text`, `Image`, `Video`,
@@ -176,10 +185,19 @@ def multimodal(
         ticks_per_second: positions that a second of video or sound has.
         times: "exact" keeps parts of a tick (positions are then float64), "floor" rounds down to
             whole ticks, as Qwen2.5-VL and Qwen2.5-Omni do.
-        after: where text goes on: "farthest", one beyond the largest position on any axis, as the
-            papers have it; or "side", the longer side beyond the start of an image or video, as
-            transformers 5 does: a long video's times then overlap with the text that follows.
+        after: where what follows an image or video starts: "farthest", one beyond the largest
+            position on any axis, as the papers have it; or "side", the longer side beyond its
+            start: a long video's times then overlap with what follows. Take "farthest" for
+            Qwen2.5-Omni and Qwen3-Omni, and for Qwen2-VL and Qwen2.5-VL as they were published;
+            "side" to get what transformers 5 gives Qwen2-VL, Qwen2.5-VL and ERNIE-4.5-VL. For
+            images both are the same, so for Qwen3-VL and GLM-4V, whose frames are images, too.
         total: pad rows to this length; None: to the longest.
+        padding_side: where the pads of shorter rows stand; they are nowhere, and `key_mask` hides
+            them.
+
+    Returns:
+        positions (B, S, 3); next_position (B,), what the first token to be decoded has on all
+        axes; and delta (B,), next_position less the tokens so far.
 
     Raises:
         ValueError: sizes below 1, a row longer than `total`.

@@ -77,8 +77,8 @@ def prefill(
     """Positions of one chunk of a prefill, slots start .. start+size-1: -> (B, size).
 
     The prompts are padded on the right to a common length; where a row has ended there is no
-    place. `key_mask` of the chunk is `prefill(...) != wn.NOWHERE`. For prompts padded on the left,
-    take the chunk out of `from_mask(attention_mask)`.
+    place. Feed the chunk with `Where(ids, key_mask=ids != wn.NOWHERE)`, so that nobody sees its
+    pads. For prompts padded on the left, take the chunk out of `from_mask(attention_mask)`.
 
     Args:
         lengths: tokens of every prompt, (B,).

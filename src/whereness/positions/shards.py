@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from whereness.checks import require_choice, require_int
+from whereness.checks import require_choice, require_device, require_int
 
 Scheme = Literal["zigzag", "contiguous", "striped"]
 
@@ -31,7 +31,7 @@ def shard(
     They are the tokens' indices as well: the rank's part of x is `x[:, ids]`.
 
     Slots of a shard say nothing of order, so causal=True does not serve: attention between shards
-    takes `mask=q_positions[:, None] >= k_positions`.
+    takes `mask=shard_mask(q_positions, k_positions)`.
 
     Raises:
         ValueError: a length that the scheme cannot deal out evenly: pad it.
@@ -74,8 +74,32 @@ def shard_order(
     return torch.stack([chunks[:world_size], chunks[world_size:].flip(0)], 1).flatten()
 
 
+def shard_mask(q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    """Which keys a shard's queries may see in causal attention: those not after them. Bool.
+
+    (S,) and (T,) -> (S, T), as `mask` of attention takes it, without causal=True: that compares
+    slots, whose order among shards says nothing. Beside it goes Where(q_positions, k_positions).
+
+    Args:
+        q_positions: of the rank's queries, `shard(...)`.
+        k_positions: of the keys in the order in which they lie, from whichever ranks they came.
+
+    >>> shard_mask(shard(4, 0, 2), shard_order(4, 2)).int().tolist()
+    [[1, 0, 0, 0], [1, 1, 1, 1]]
+    """
+    for name, ids in (("q_positions", q_positions), ("k_positions", k_positions)):
+        if not isinstance(ids, Tensor) or ids.dtype != torch.int64 or ids.dim() != 1:
+            raise TypeError(f"{name} must be an int64 tensor of one axis, as shard() gives.")
+    require_device("k_positions", k_positions, q_positions.device)
+    return q_positions[:, None] >= k_positions
+
+
 def unshard(shards: Sequence[Tensor], scheme: Scheme = "zigzag", dim: int = 1) -> Tensor:
-    """The whole sequence from the shards of all ranks, in order of rank. Tokens are axis `dim`.
+    """The whole sequence from the shards of all ranks, in order of rank.
+
+    Args:
+        dim: axis of the tokens: 1 in (B, S, E) and "bshd", 2 in (B, H, S, D), attention's outputs.
+            No check can tell: an axis of another meaning that divides evenly would be sorted.
 
     >>> unshard([torch.tensor([0, 1, 6, 7]), torch.tensor([2, 3, 4, 5])], dim=0)
     tensor([0, 1, 2, 3, 4, 5, 6, 7])

@@ -3,6 +3,8 @@
 Axes: B batch, N nodes (tokens) of a tree.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -10,8 +12,8 @@ from whereness.checks import LARGEST_POSITION, require, require_int
 from whereness.where import NOWHERE
 
 
-def tree(parents: Tensor, prefix: int | Tensor = 0) -> Tensor:
-    """Positions of a tree's tokens: (N,) or (B, N) -> the same shape.
+def tree(parents: Tensor | Sequence[int], prefix: int | Tensor = 0) -> Tensor:
+    """Positions of a tree's tokens: (N,), a list of ints too, or (B, N) -> the same shape.
 
     A token stands one after its parent, a root right after the prefix: siblings share a position.
     Positions alone do not decode a tree: attention needs `tree_mask(parents)` as well.
@@ -21,46 +23,52 @@ def tree(parents: Tensor, prefix: int | Tensor = 0) -> Tensor:
             comes before its children.
         prefix: tokens before the tree: int, or (B,).
 
-    >>> tree(torch.tensor([-1, 0, 0, 1]), prefix=10)
+    >>> tree([-1, 0, 0, 1], prefix=10)
     tensor([10, 11, 11, 12])
     """
-    parents, jumps, absent = _checked(parents)
-    depth = (jumps < parents.shape[-1]).long()
-    for _ in range(_doublings(parents)):
+    nodes, jumps, absent = _checked(parents)
+    depth = (jumps < nodes.shape[-1]).long()
+    for _ in range(_doublings(nodes)):
         depth = depth + depth.gather(-1, jumps)
         jumps = jumps.gather(-1, jumps)
-    ids = depth[..., :-1] + _checked_prefix(prefix, parents)
+    ids = depth[..., :-1] + _checked_prefix(prefix, nodes)
     return ids.masked_fill(absent, NOWHERE)
 
 
-def tree_mask(parents: Tensor, prefix: int = 0) -> Tensor:
+def tree_mask(parents: Tensor | Sequence[int], prefix: int = 0) -> Tensor:
     """Which slot a tree's token may see: the prefix, its ancestors and itself. Bool.
 
     (N,) -> (N, prefix + N); (B, N) -> (B, 1, N, prefix + N): as `mask` of attention takes it, next
-    to causal=True. Pads inside the prefix are hidden by `key_mask`.
+    to causal=True. `prefix` counts the slots before the tree, pads among them, which `key_mask`
+    hides.
 
-    >>> tree_mask(torch.tensor([-1, 0, 0, 1])).int().tolist()
+    >>> tree_mask([-1, 0, 0, 1]).int().tolist()
     [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]
     """
     prefix = require_int("prefix", prefix, 0)
-    parents, jumps, absent = _checked(parents)
-    count = parents.shape[-1]
-    itself = torch.eye(count + 1, dtype=torch.bool, device=parents.device)
-    sees = itself.expand(*parents.shape[:-1], -1, -1)
-    for _ in range(_doublings(parents)):
+    nodes, jumps, absent = _checked(parents)
+    count = nodes.shape[-1]
+    itself = torch.eye(count + 1, dtype=torch.bool, device=nodes.device)
+    sees = itself.expand(*nodes.shape[:-1], -1, -1)
+    for _ in range(_doublings(nodes)):
         # A node sees what it saw and what the ancestor saw that lies so many steps above it.
         sees = sees | sees.gather(-2, jumps[..., None].expand(sees.shape))
         jumps = jumps.gather(-1, jumps)
     sees = sees[..., :count, :count] & ~absent[..., None]
-    before = ~absent[..., None].expand(*parents.shape, prefix)
+    before = ~absent[..., None].expand(*nodes.shape, prefix)
     mask = torch.cat([before, sees], -1)
-    return mask if parents.dim() == 1 else mask[:, None]
+    return mask if nodes.dim() == 1 else mask[:, None]
 
 
-def _checked(parents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _checked(parents: Tensor | Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """(parents, where to jump from every node and from the place above all roots, absent)."""
+    if isinstance(parents, (list, tuple)):
+        numbers = [require_int("every parent", n, NOWHERE, LARGEST_POSITION) for n in parents]
+        parents = torch.tensor(numbers, dtype=torch.int64)
     if not isinstance(parents, Tensor):
-        raise TypeError(f"parents must be a tensor of integers, got {type(parents).__name__}.")
+        raise TypeError(
+            f"parents must be a list of ints or a tensor of them, got {type(parents).__name__}."
+        )
     if parents.is_floating_point() or parents.is_complex() or parents.dtype == torch.bool:
         raise TypeError(f"parents must hold integers, got {parents.dtype}.")
     if parents.dim() not in (1, 2):
