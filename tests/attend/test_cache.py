@@ -592,7 +592,6 @@ def test_reorder_and_no_row_changes_nothing_in_an_empty_cache():
     assert filled(layer(), stream(2)).positions.tolist() == [[0, 1]]
 
 
-@pytest.mark.untyped
 def test_slots_may_be_a_list():
     one, x = layer(wn.RoPE(8)), stream(6)
     caches = [filled(one, x) for _ in range(2)]
@@ -604,6 +603,7 @@ def test_slots_may_be_a_list():
     assert caches[0].state == caches[1].state
 
 
+@pytest.mark.untyped
 def test_what_forgetting_refuses():
     one = layer(wn.RoPE(8))
     cache = filled(one, stream(4))

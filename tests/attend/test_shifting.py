@@ -409,7 +409,6 @@ def test_keys_move_by_the_encoding_that_turned_them():
         wn.RoPE(8, 500_000.0),
         [wn.RoPE(8), wn.RoPE(8)],
         wn.ALiBi(4),
-        None,
         [wn.RoPE(8), ReadsKeys()],
         wn.RoPE(8, pairing="interleaved"),
     ]
