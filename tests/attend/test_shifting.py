@@ -388,7 +388,7 @@ def test_pads_repeated_positions_and_documents_do_not_count_as_an_order():
     packed = fed(one, x, where=documents)
     packed.shift(one.encoding, -2, keep=2)
     image = fed(
-        layer(wn.MultimodalRoPE(8, (2, 1, 1))),
+        layer(wn.MultimodalRoPE(8, (2, 1, 1))).requires_grad_(False),
         x[:1],
         where=wn.Where(
             wn.positions.multimodal([TEXT(2), IMAGE(1, 2), TEXT(2)]).positions, num_axes=3
@@ -396,6 +396,8 @@ def test_pads_repeated_positions_and_documents_do_not_count_as_an_order():
     )
     with pytest.raises(ValueError, match="before the first 3"):
         image.shift(image.encoding, -2, keep=3)
+    split = copy.deepcopy(image)
+    split.shift(image.encoding, -1, keep=3)  # half an image stays: there is no order to keep
     image.evict([3])
     image.shift(image.encoding, -1, keep=3)
     assert image.positions[0, :, 2].tolist() == [0, 1, 2, 3, 4]
