@@ -60,7 +60,6 @@ FAMILIES: Families = {
     "glm4_moe_lite": latent(2048, 20, 47, 202_752, 10_000.0, 192, 64, **BY_KEY),
     "glm_moe_dsa": latent(6144, 64, 78, 202_752, 10_000.0, 192, 64),
     "hy_v4": latent(2816, 32, 34, 262_144, 10_000.0, 192, 64, pairing="half"),
-    "kimi_k2": latent(7168, 64, 61, 131_072, 50_000.0, 128, 64),
     "longcat_flash": latent(
         6144,
         64,
