@@ -18,6 +18,7 @@ from whereness.interop.layers import Slot, slots
 from whereness.interop.parts import Part, chosen, parts_of, tell_dead
 from whereness.interop.rotary import rotary_layer
 from whereness.interop.specs import Layer, Spec, build_layer, told
+from whereness.interop.spelling import no_misspelling
 from whereness.interop.tables import KINDS
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def _layers(part: Part) -> Layers:
         where = f"{short(part.name)}: " if part.name else ""
         what = f"model_type {shown(part.model_type)}" if part.model_type else "no model_type"
         raise ValueError(f"{where}{what} {known.refused}")
+    no_misspelling(reading, known)
     length = reading.whole(known.num_positions)
     if known.kind in KINDS:
         one = (KINDS[known.kind](reading, known),)

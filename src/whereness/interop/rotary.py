@@ -1,6 +1,5 @@
 """The rotary encoding of a layer, as a spec: width, pairing, base, scaling and axes."""
 
-import difflib
 from typing import Any
 
 from whereness.interop import rope_keys
@@ -12,7 +11,6 @@ from whereness.interop.keys import (
     boolean,
     integer,
     listed,
-    nearest,
     number,
 )
 from whereness.interop.layers import Slot
@@ -21,9 +19,6 @@ from whereness.interop.scalings import Rope, scaling_of
 from whereness.interop.specs import NOPE, Layer, Spec, spec
 from whereness.interop.temperatures import temperature_of
 from whereness.interop.widths import even, pairing_of, widths_of
-
-MOST_ALIKE = 200
-"""Keys compared with the known ones."""
 
 
 def rotary_layer(reading: Reading, family: Family, slot: Slot) -> Layer:
@@ -40,7 +35,6 @@ def rotary_layer(reading: Reading, family: Family, slot: Slot) -> Layer:
 def _rope(reading: Reading, family: Family, slot: Slot, rule: Rule) -> Spec:
     kind = rope_keys.rope_type(family, rule.name, rule.keys)
     rope_keys.checked(reading, family, rule.name, rule.keys, kind)
-    _no_misspelling(reading, family)
     widths = widths_of(reading, family, slot, rule, kind)
     head_dim, rotary_dim = widths.head_dim, widths.rotary_dim
     rope = Rope(reading, family, rule.name, rule.keys, rotary_dim // 2, flat=not rule.per_type)
@@ -118,24 +112,6 @@ def _order(family: Family, rule: Rule) -> str:
     if value is None:
         return family.order
     return "interleaved" if boolean(f"{rule.name}.{key}", value) else "chunked"
-
-
-def _no_misspelling(reading: Reading, family: Family) -> None:
-    """Refuse a key at the top that is nearly one that would be read."""
-    known = {*rope_keys.TOP_KEYS, *family.base, *family.fraction, *family.rotary_dim}
-    starts = ("rope_", "rotary_", "rop_", "rotery_")
-    keys = [key for key in reading.given if isinstance(key, str)]
-    alike = [key for key in keys if key.lower().startswith(starts)]
-    if len(alike) > MOST_ALIKE:
-        raise ValueError(f"The config has {len(alike)} keys that begin as those of RoPE do.")
-    for key in alike:
-        if key not in known and (key.lower() in known or _one_off(key, known)):
-            raise ValueError(f"{reading.name(key)} is an unknown key.{nearest(key, known)}")
-
-
-def _one_off(key: str, known: set[str]) -> bool:
-    """Whether it is a letter or two from a known one."""
-    return bool(difflib.get_close_matches(key[:60], sorted(known), n=1, cutoff=0.9))
 
 
 def complete(reading: Reading) -> bool:
