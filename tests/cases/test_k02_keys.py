@@ -39,7 +39,7 @@ def test_an_explicit_nested_base_beats_the_default_of_a_class():
 @pytest.mark.parametrize("as_object", [False, True])
 def test_two_explicit_bases_that_differ_are_refused(as_object):
     keys = config(rope_theta=20_000.0, rope_parameters={"rope_theta": 500_000.0})
-    with pytest.raises(ValueError, match=r"rope_parameters.rope_theta = 500000 and rope_theta ="):
+    with pytest.raises(ValueError, match=r"rope_parameters.rope_theta = 500,000 and rope_theta ="):
         wn.from_config(Config(**keys) if as_object else keys)
     same = config(rope_theta=500_000.0, rope_parameters={"rope_theta": 500_000.0})
     assert wn.from_config(same).base == 500_000.0
@@ -101,7 +101,7 @@ def test_a_missing_base_is_the_familys_own_or_an_error():
     "read", [{}, {"rope_theta": None, "rope_parameters": {"rope_theta": 10_000.0}}]
 )
 def test_a_base_under_a_name_that_the_family_does_not_read_is_refused(read):
-    with pytest.raises(ValueError, match="rotary_base = 500000 is not read"):
+    with pytest.raises(ValueError, match="rotary_base = 500,000 is not read"):
         wn.from_config(config(**read, rotary_base=500_000.0))
 
 

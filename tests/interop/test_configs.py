@@ -66,6 +66,10 @@ def test_partial_width(partial, nested):
         ({"head_dim": 10**9}, "head_dim must be in 1 .. 65536"),
         ({"head_dim": 7.5}, "head_dim must be a whole number"),
         ({"head_dim": 7}, "head_dim = 7 is odd"),
+        (
+            {"num_attention_heads": 5, "hidden_size": 63},
+            "hidden_size = 63 is no multiple of num_attention_heads = 5: a head would have 12.6",
+        ),
         ({"rope_theta": -1.0}, "rope_theta must be above 0"),
         ({"rope_theta": 0}, "rope_theta must be above 0"),
         ({"rope_theta": float("nan")}, "rope_theta must be finite"),
@@ -104,6 +108,38 @@ def test_values_that_cannot_be(keys, says):
 def test_mistyped_values_are_told_by_name(keys):
     with pytest.raises(TypeError, match=f"{next(iter(keys))}.*must be"):
         quiet(config(**keys))
+
+
+def test_a_number_in_quotes():
+    with pytest.raises(TypeError, match=r"factor must be a number, got '8'\. Write 8 without quo"):
+        quiet(config(rope_parameters={"rope_type": "linear", "factor": "8"}))
+
+
+def test_a_config_that_says_nothing():
+    with pytest.raises(ValueError, match=r"^The config has no model_type\. Its keys alone do not"):
+        wn.from_config({})
+
+
+def test_a_name_on_a_hub_is_no_path():
+    with pytest.raises(FileNotFoundError, match=r"nothing is downloaded: 'Qwen/Qwen2.5-7B'"):
+        wn.from_config("Qwen/Qwen2.5-7B")
+
+
+@pytest.mark.parametrize(
+    ("left_out", "says"),
+    [
+        ("num_attention_heads", "num_attention_heads is missing: 32 is taken.* hidden_size = 64: "),
+        ("hidden_size", "hidden_size is missing: 4,096 is taken.* num_attention_heads = 4: heads"),
+    ],
+)
+def test_half_of_a_quotient_from_the_family_is_told(left_out, says):
+    with pytest.warns(wn.ConfigWarning, match=says):
+        wn.from_config(config(**{left_out: None}))
+
+
+def test_a_remainder_of_the_familys_own_defaults_is_told():
+    with pytest.warns(wn.ConfigWarning, match="4096 / 96 is no whole number: 42 is taken"):
+        wn.from_config({"model_type": "glm4_moe", "partial_rotary_factor": 1.0})
 
 
 @pytest.mark.parametrize("found", [None, 3, 2.5, True, [SMALL], b"{}", object(), dict])
@@ -164,7 +200,7 @@ def test_layers_that_differ_are_listed_with_what_each_has():
     said = str(caught.value)
     assert said.startswith("The layers differ: choose one with layer=.")
     assert "0-1, 3-4, 6: RoPE(head_dim=16, base=10000" in said
-    assert "2, 5: RoPE(head_dim=16, base=1e+06" in said
+    assert "2, 5: RoPE(head_dim=16, base=1000000" in said
 
 
 @pytest.mark.parametrize("layer", range(7))
@@ -201,7 +237,7 @@ def test_a_base_at_the_top_must_be_that_of_a_layer_type():
     nested = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
     keys = {**GEMMA, "rope_local_base_freq": None, "rope_parameters": nested}
     assert quiet(config(**{**keys, "rope_theta": 1e6}), layer=0).base == 1e4
-    with pytest.raises(ValueError, match="rope_theta = 50000 is the base of no layer type"):
+    with pytest.raises(ValueError, match="rope_theta = 50,000 is the base of no layer type"):
         quiet(config(**{**keys, "rope_theta": 5e4}), layer=0)
 
 

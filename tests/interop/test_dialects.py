@@ -138,4 +138,4 @@ def test_metas_params():
     "keys", [MEGATRON, DEEPSEEK, {"dim": 64, "n_heads": 4, "n_layers": 2}], ids=str.split("m d l")
 )
 def test_a_base_that_is_the_codes_own_is_told(keys):
-    assert "rope_theta is missing: 10000 is taken" in told(keys)
+    assert "rope_theta is missing: 10,000 is taken" in told(keys)

@@ -35,6 +35,12 @@ def test_yarn(more):
     assert found.logit_scale(16) == 1.0
 
 
+def test_yarn_of_equal_betas_is_a_step():
+    """Kimi K2's: both are 1."""
+    found = quiet(scaled(**YARN, beta_fast=1.0, beta_slow=1.0))
+    close(found.frequencies, yarn(10_000.0, 16, 4.0, 32, 1.0, 1.0))
+
+
 def test_longrope():
     found = wn.from_config(scaled(**LONG, factor=2.0))
     close(found.frequencies_at(32), [w / s for w, s in zip(W, LONG["short_factor"], strict=True)])
@@ -156,6 +162,8 @@ def test_amplitude_of_yarn_in_deepseeks(more, amplitude, logits):
             {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 32},
             "= 32 is not max_position_embeddings = 64: Hugging Face reads the latter",
         ),
+        ({**YARN, "factor": 1.0}, "factor = 1: 'yarn' scales nothing, so remove it; or give"),
+        ({"rope_type": "linear", "factor": 1}, "factor = 1: 'linear' scales nothing"),
         ({**LLAMA3, "low_freq_factor": 1, "truncate": True}, "truncate = True has no effect"),
         (
             {"rope_type": "dynamic", "factor": 2.0, "alpha": 1000.0},
@@ -197,7 +205,8 @@ def test_a_nested_truncate_is_used_and_told():
         ({**YARN, "factor": 0.5}, "factor must be at least 1"),
         ({"rope_type": "linear", "factor": float("nan")}, "factor must be finite"),
         ({**LLAMA3, "low_freq_factor": None}, "low_freq_factor is missing"),
-        ({**LLAMA3, "high_freq_factor": 0.5}, "high_freq_factor must not be below low_freq_factor"),
+        ({**LLAMA3, "high_freq_factor": 0.5}, "high_freq_factor must not be below"),
+        ({"rope_type": "yarn"}, "64 / 64 = 1 scales nothing. Give the factor"),
         ({**YARN, "mscale": -1.0}, "mscale must not be negative"),
         ({**YARN, "attention_factor": 1.0, "attn_factor": 1.0}, "Keep one"),
         ({**YARN, "original_max_position_embeddings": 0}, "must be in 1 .. "),

@@ -30,6 +30,7 @@ def scalings(config: Any, pairs: int) -> dict[str, Rope]:
         "dynamic": {"rope_type": "dynamic", "factor": 2.0},
         "yarn": yarn,
         "yarn, betas": yarn | {"beta_fast": 16.0, "beta_slow": 2.0},
+        "yarn, betas alike": yarn | {"beta_fast": 1.0, "beta_slow": 1.0},
         "yarn, not truncated": yarn | {"factor": 8.0, "truncate": False},
         "yarn, both mscales": yarn | {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.5},
         "yarn, one mscale": yarn | {"factor": 40.0, "mscale": 0.707},

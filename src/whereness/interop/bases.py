@@ -2,7 +2,7 @@
 
 from whereness.interop import rope_keys
 from whereness.interop.families import Family, Keys
-from whereness.interop.keys import Reading, number
+from whereness.interop.keys import Reading, counted, number
 from whereness.interop.layers import Slot
 from whereness.interop.rules import Rule
 
@@ -49,7 +49,7 @@ def _default(reading: Reading, family: Family, keys: Keys) -> float | None:
     said = any(reading.given.get(key) is not None for key in keys)
     if found is not None and not said and family.kind in ("rope", "multimodal"):
         reading.notice(
-            f"{reading.name(keys[0])} is missing: {found:g} is taken, the default of this family's "
+            f"{reading.name(keys[0])} is missing: {counted(found)} is taken, the default of this family's "
             "own code."
         )
     return found
@@ -61,9 +61,9 @@ def _no_other_base(reading: Reading, family: Family, rule: Rule) -> None:
         return  # it is for the types that have none of their own
     for name, value in rope_keys.explicit_numbers(reading, family.base, 0.0):
         if value not in rule.bases:
-            told = ", ".join(f"{base:g}" for base in rule.bases if base is not None)
+            told = ", ".join(counted(base) for base in rule.bases if base is not None)
             raise ValueError(
-                f"{name} = {value:g} is the base of no layer type: rope_parameters has {told}. "
+                f"{name} = {counted(value)} is the base of no layer type: rope_parameters has {told}. "
                 "Remove one of them."
             )
 
@@ -76,6 +76,6 @@ def _no_dead_base(reading: Reading, family: Family, used: float) -> None:
             for name, value in rope_keys.explicit_numbers(reading, (key,), 0.0):
                 if value != used:
                     raise ValueError(
-                        f"{name} = {value:g} is not read by this family, which has the base "
-                        f"{used:g} from {' or '.join(sorted(read))}. Remove one of them."
+                        f"{name} = {counted(value)} is not read by this family, which has the base "
+                        f"{counted(used)} from {' or '.join(sorted(read))}. Remove one of them."
                     )

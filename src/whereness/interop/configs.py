@@ -5,10 +5,11 @@
 The specs are made without torch; `from_config` builds those of one layer.
 """
 
+import itertools
 import operator
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -17,6 +18,7 @@ from whereness.interop.keys import ConfigWarning, short, shown
 from whereness.interop.layers import Slot, slots
 from whereness.interop.parts import Part, chosen, parts_of, tell_dead
 from whereness.interop.rotary import rotary_layer
+from whereness.interop.sight import Sight, sight_of
 from whereness.interop.specs import Layer, Spec, build_layer, told
 from whereness.interop.spelling import no_misspelling
 from whereness.interop.tables import KINDS
@@ -40,6 +42,8 @@ class Layers:
     """Positions that the model was made for."""
     types: tuple[str | None, ...] = ()
     """Type of each layer, where they have one."""
+    sights: tuple[Sight | None, ...] = ()
+    """What each layer sees, where that is said."""
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -98,7 +102,8 @@ def _layers(part: Part) -> Layers:
     reading, known = part.reading, part.family
     if known.refused:
         where = f"{short(part.name)}: " if part.name else ""
-        what = f"model_type {shown(part.model_type)}" if part.model_type else "no model_type"
+        nameless = f"{'the' if where else 'The'} config"
+        what = f"model_type {shown(part.model_type)}" if part.model_type else nameless
         raise ValueError(f"{where}{what} {known.refused}")
     no_misspelling(reading, known)
     length = reading.whole(known.num_positions)
@@ -113,7 +118,8 @@ def _layers(part: Part) -> Layers:
             made[slot] = _made(part, slot)
     each = tuple(made[slot] for slot in found or (Slot(),))
     types = tuple(slot.type for slot in found or ())
-    return Layers(part, each, found is not None, length, types)
+    sights = tuple(sight_of(reading, known, part.model_type, slot) for slot in found or ())
+    return Layers(part, each, found is not None, length, types, sights)
 
 
 def _made(part: Part, slot: Slot) -> Layer:
@@ -131,8 +137,9 @@ def one_layer(layers: Layers, layer: SupportsIndex | None) -> Layer:
     groups = layers.groups()
     if layer is None:
         if len(groups) > 1:
-            listing = "; ".join(f"{numbers(where)}: {told(made)}" for made, where in groups.items())
-            raise ValueError(f"The layers differ: choose one with layer=. Layers {listing}.")
+            count = len(layers.each)
+            listing = "; ".join(f"{spoken(at, count)}: {told(made)}" for made, at in groups.items())
+            raise ValueError(f"The layers differ: choose one with layer=. {listing}.")
         found = layers.each[0]
     else:
         layer = layer_number(layer)
@@ -153,8 +160,21 @@ def layer_number(layer: object) -> int:
     return operator.index(layer)
 
 
-def numbers(found: list[int]) -> str:
-    """Layer numbers, runs drawn together: "0-4, 6"."""
+def spoken(found: Sequence[int], count: int) -> str:
+    """Some of `count` layers: "layers 0-4, 6", or "every layer but 3, 7, ..., 47" if shorter."""
+    others = sorted(set(range(count)) - set(found))
+    if not others:
+        return "every layer"
+    all_but = f"every layer but {numbers(others)}"
+    said = f"layer{'s' if len(found) > 1 else ''} {numbers(found)}"
+    return min(said, all_but, key=len)
+
+
+def numbers(found: Sequence[int]) -> str:
+    """Layer numbers, runs drawn together: "0-4, 6"; of one step: "3, 7, ..., 47"."""
+    steps = {b - a for a, b in itertools.pairwise(found)}
+    if len(found) > 4 and len(steps) == 1 and steps != {1}:
+        return f"{found[0]}, {found[1]}, ..., {found[-1]}"
     runs: list[list[int]] = []
     for i in found:
         if runs and runs[-1][1] == i - 1:

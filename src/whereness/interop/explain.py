@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from whereness.encoding import PositionalEncoding, as_encoding
-from whereness.interop.configs import REFUSED, Layers, layer_number, layers_of, numbers
+from whereness.interop.configs import REFUSED, Layers, layer_number, layers_of, spoken
 from whereness.interop.facts import Facts, facts
 from whereness.interop.files import read
 from whereness.interop.keys import shown
 from whereness.interop.parts import Part, chosen, parts_of
 from whereness.interop.quarrels import quarrels
+from whereness.interop.sight import Sight
 from whereness.interop.specs import Layer, build
 
 TABLES = ("LearnedAbsolute", "Shaw", "T5")
@@ -28,6 +29,8 @@ class Group:
     facts: tuple[Facts, ...]
     types: tuple[str, ...] = ()
     refused: str = ""
+    sees: tuple[tuple[Sight | None, tuple[int, ...]], ...] = ()
+    """What its layers see, and which; empty where that is not said."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ def explain(config: object, layer: SupportsIndex | None = None, part: str | None
     if isinstance(config, (PositionalEncoding, list, tuple)):
         group = _of_encodings(config)
         differ = quarrels(_numbers([group]), None, nested=False)
-        return "\n".join([_render_group(group), *_section("Where libraries differ", differ)])
+        texts = [*_render_group(group, WIDTH), *_section("Where libraries differ", differ, WIDTH)]
+        return "\n".join(texts)
     return render(tell(config, layer, part))
 
 
@@ -121,7 +125,16 @@ def _group(made: Layer, where: Sequence[int], layers: Layers) -> Group:
         if each.kind == REFUSED:
             return Group(tuple(where), (), named, str(each.get("why")))
     told = tuple(facts(_light(each), layers.length) for each in made)
-    return Group(tuple(where), told, named)
+    return Group(tuple(where), told, named, sees=_sees(where, layers))
+
+
+def _sees(
+    where: Sequence[int], layers: Layers
+) -> tuple[tuple[Sight | None, tuple[int, ...]], ...]:
+    found: dict[Sight | None, list[int]] = {}
+    for i in where if layers.sights else ():
+        found.setdefault(layers.sights[i], []).append(i)
+    return tuple((sight, tuple(at)) for sight, at in found.items()) if any(found) else ()
 
 
 def _light(made: Any) -> PositionalEncoding:
@@ -140,69 +153,75 @@ def _of_encodings(encodings: Any) -> Group:
 # Text
 
 
-def render(parts: Iterable[Told]) -> str:
+def render(parts: Iterable[Told], width: int = WIDTH) -> str:
     """The text of these parts; where libraries differ is said once, at the end."""
     told = list(parts)
     differ = dict.fromkeys(quarrel for part in told for quarrel in part.quarrels)
-    texts = ["\n".join(_render(part)) for part in told]
-    return "\n".join(["\n\n".join(texts), *_section("Where libraries differ", differ)])
+    texts = ["\n".join(_render(part, width)) for part in told]
+    return "\n".join(["\n\n".join(texts), *_section("Where libraries differ", differ, width)])
 
 
-def _render(part: Told) -> list[str]:
+def _render(part: Told, width: int) -> list[str]:
     what = part.model_type or "model"
     title = f"{part.name} ({what})" if part.name else what
     if part.refused:
-        return [title, *_wrapped(part.refused, "  ")]
-    sizes = []
-    if part.num_layers is not None:
-        sizes.append(f"{part.num_layers:,} layers")
+        return [title, *_wrapped(part.refused, "  ", width)]
+    sizes = [] if part.num_layers is None else [f"{part.num_layers:,} layers"]
     if part.length is not None:
         sizes.append(f"{part.length:,} positions")
-    lines = textwrap.wrap(f"{title}: {', '.join(sizes)}" if sizes else title, WIDTH)
+        reach = max((each.reach for group in part.groups for each in group.facts), default=0)
+        if reach > part.length:
+            sizes.append(f"{reach:,} with YaRN")
+    lines = textwrap.wrap(f"{title}: {', '.join(sizes)}" if sizes else title, width)
     for group in part.groups:
-        lines += ["", _heading(group, part.num_layers), _render_group(group)]
-    lines += _section("Read with care", part.notices)
-    return lines + _section("Of this family", part.notes)
+        heading = _heading(group, part.num_layers)
+        lines += ["", *textwrap.wrap(heading, width, subsequent_indent="       ")]
+        lines += _render_group(group, width)
+    lines += _section("Read with care", part.notices, width)
+    return lines + _section("Of this family", part.notes, width)
 
 
-def _section(heading: str, texts: Iterable[str]) -> list[str]:
-    lines = [line for text in texts for line in _wrapped(text, "  - ")]
+def _section(heading: str, texts: Iterable[str], width: int) -> list[str]:
+    lines = [line for text in texts for line in _wrapped(text, "  - ", width)]
     return ["", heading, *lines] if lines else []
 
 
 def _heading(group: Group, count: int | None) -> str:
     if count is None or len(group.layers) == count:
         return "every layer"
-    many = f" ({len(group.layers)} of {count})" if len(group.layers) > 1 else f" (of {count})"
-    said = f"layers {numbers(list(group.layers))}{many}"
-    if len(group.layers) == 1:
-        said = f"layer {group.layers[0]}{many}"
-    if group.types:
-        said += f", {' and '.join(group.types)}"
-    return "\n".join(textwrap.wrap(said, WIDTH, subsequent_indent="       "))
+    many = f"{len(group.layers)} of {count}" if len(group.layers) > 1 else f"of {count}"
+    types = f", {' and '.join(group.types)}" if group.types else ""
+    return f"{spoken(group.layers, count)} ({many}){types}"
 
 
-def _render_group(group: Group) -> str:
+def _render_group(group: Group, width: int) -> list[str]:
     if group.refused:
-        return "\n".join(_wrapped(group.refused, "  "))
+        return _wrapped(group.refused, "  ", width)
     lines = []
     for each in group.facts:
         lines.append(f"  {each.name}")
         for label, text in each.rows:
-            lines += textwrap.wrap(
-                text,
-                WIDTH,
-                initial_indent=f"    {label:{LABEL}}",
-                subsequent_indent=" " * (4 + LABEL),
-                break_on_hyphens=False,
-            )
-    return "\n".join(lines)
+            lines += _row(label, text, width)
+    return lines + (_row("sees", _seen(group), width) if group.sees else [])
 
 
-def _wrapped(text: str, first: str) -> list[str]:
+def _row(label: str, text: str, width: int) -> list[str]:
+    return _wrapped(text, f"    {label:{LABEL}}", width)
+
+
+def _seen(group: Group) -> str:
+    if len(group.sees) == 1:
+        return str(group.sees[0][0])
+    last = max(at[-1] for _, at in group.sees) + 1
+    said = [f"{sight} in {spoken(at, last)}" for sight, at in group.sees if sight is not None]
+    rest = ["all before it in the others"] if any(sight is None for sight, _ in group.sees) else []
+    return "; ".join(said + rest)
+
+
+def _wrapped(text: str, first: str, width: int) -> list[str]:
     return textwrap.wrap(
         text,
-        WIDTH,
+        width,
         initial_indent=first,
         subsequent_indent=" " * len(first),
         break_on_hyphens=False,
@@ -220,6 +239,11 @@ def _plain(part: Told) -> dict[str, Any]:
             "layers": list(group.layers),
             "types": list(group.types),
             "encodings": [each.numbers for each in group.facts],
+            "sees": [
+                {"layers": list(at), "kind": sight.kind, "tokens": sight.tokens}
+                for sight, at in group.sees
+                if sight is not None
+            ],
             **({"refused": group.refused} if group.refused else {}),
         }
         for group in part.groups

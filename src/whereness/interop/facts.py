@@ -25,6 +25,8 @@ class Facts:
     name: str
     rows: list[tuple[str, str]] = field(default_factory=list)
     numbers: dict[str, Any] = field(default_factory=dict)
+    reach: int = 0
+    """Tokens that a scaling stretches the model to, where it says so."""
 
     def say(self, label: str, text: str) -> None:
         """Add a row; an empty label goes on with the row above."""
@@ -56,17 +58,39 @@ def _rope(rope: Any, found: Facts, length: int | None) -> None:
     found.say("base", count(rope.base))
     found.numbers["base"] = rope.base
     trained = _original(rope.scaling) or length
+    if type(rope.scaling).__name__ == "YaRN":
+        found.reach = round(rope.scaling.factor * rope.scaling.original_length)
     if rope.scaling is not None:
-        _scaling(rope, found, length)
-    reaches = [n for n in (trained, length) if n is not None]
+        _scaling(rope, found)
     if rope.needs_lengths and trained is not None:
-        far = length if length is not None and length > trained else 4 * trained
-        for at, where in ((trained, f" up to {trained:,} tokens"), (far, f" at {far:,} tokens")):
-            _spectrum(found, rope.frequencies_at(at), where, [at])
-            _amplitude(rope, found, rope.amplitude_at(at))
-    else:
-        _spectrum(found, rope.frequencies, "", reaches)
-        _amplitude(rope, found, rope.amplitude)
+        _by_length(rope, found, trained, length)
+        return
+    reaches = [n for n in (trained, max(length or 0, found.reach)) if n]
+    said = _spectrum(found.numbers, rope.frequencies, reaches)
+    found.rows += said
+    found.say("amplitude", _amplitude(rope, found.numbers, rope.amplitude))
+
+
+def _by_length(rope: Any, found: Facts, trained: int, length: int | None) -> None:
+    """The same for short and for long sequences, of a scaling that tells them apart."""
+    far = length if length is not None and length > trained else 4 * trained
+    # LongRoPE has two sets of divisors; the base of dynamic NTK grows with every token.
+    beyond = "beyond" if type(rope.scaling).__name__ == "LongRoPE" else f"at {far:,}"
+    plain = geometric(rope.base, rope.rotary_dim, rope.rotary_dim // 2)
+    found.numbers["by_length"] = []
+    for at, label in ((trained, f"up to {trained:,}"), (far, beyond)):
+        numbers: dict[str, Any] = {"tokens": at}
+        found.numbers["by_length"].append(numbers)
+        frequencies = rope.frequencies_at(at)
+        rows = dict(_spectrum(numbers, frequencies, [at]))
+        divisors = [a / b for a, b in zip(plain, frequencies.tolist(), strict=True) if b]
+        slowed = f"pairs slowed {count(min(divisors))} to {count(max(divisors))} times"
+        found.say(label, "pairs as without scaling" if max(divisors) < 1 + SAME else slowed)
+        found.say("", f"wavelengths {rows['wavelengths']}")
+        if "no full turn" in rows:
+            found.say("", f"no full turn: {rows['no full turn']}")
+        found.say("", f"amplitude {_amplitude(rope, numbers, rope.amplitude_at(at))}")
+    found.numbers |= {k: v for k, v in found.numbers["by_length"][0].items() if k != "tokens"}
 
 
 def _learned_rope(rope: Any, found: Facts, length: int | None) -> None:
@@ -129,16 +153,16 @@ def _width(rope: Any, found: Facts) -> None:
     }
 
 
-def _scaling(rope: Any, found: Facts, length: int | None) -> None:
+def _scaling(rope: Any, found: Facts) -> None:
     scaling = rope.scaling
     found.say("scaling", f"{type(scaling).__name__}: {_options(scaling)}")
     found.numbers["scaling"] = _plain(scaling)
+    if rope.needs_lengths:
+        return
     plain = geometric(rope.base, rope.rotary_dim, rope.rotary_dim // 2)
-    far = max(length or 0, 4 * (_original(scaling) or 1))
-    at = rope.frequencies_at(far) if rope.needs_lengths else rope.frequencies
-    text = slowing(plain, at.tolist())
+    text = slowing(plain, rope.frequencies.tolist())
     if text:
-        found.say("", text + (f", at {far:,} tokens" if rope.needs_lengths else ""))
+        found.say("", text)
 
 
 def _original(scaling: Any) -> int | None:
@@ -148,8 +172,9 @@ def _original(scaling: Any) -> int | None:
 
 
 def _options(scaling: Any) -> str:
-    """The options that are not the default."""
+    """The options that are not the default. LongRoPE's lists are told by their effect."""
     names = [f.name for f in fields(scaling) if not _is_default(scaling, f.name)]
+    names = [name for name in names if name not in ("short_factor", "long_factor")]
     return ", ".join(f"{name} {_option(getattr(scaling, name))}" for name in names)
 
 
@@ -205,44 +230,43 @@ def _word(ratio: float, most: float) -> str:
     return "between"
 
 
-def _spectrum(found: Facts, frequencies: Tensor, where: str, reaches: list[int]) -> None:
+def _spectrum(
+    numbers: dict[str, Any], frequencies: Tensor, reaches: list[int]
+) -> list[tuple[str, str]]:
     """Rows on wavelengths, and on the pairs that complete no turn."""
     values = [float(f) for f in frequencies.abs().tolist()]
     turning = [f for f in values if f > 0]
     if not turning:
-        found.say("wavelengths", f"no pair turns{where}")
-        return
+        return [("wavelengths", "no pair turns")]
     shortest, longest = 2 * math.pi / max(turning), 2 * math.pi / min(turning)
     still = len(values) - len(turning)
     stopped = f"; {still} of {len(values)} pairs never turn" if still else ""
-    found.say("wavelengths", f"{count(shortest)} to {count(longest)} tokens{where}{stopped}")
+    rows = [("wavelengths", f"{count(shortest)} to {count(longest)} tokens{stopped}")]
     told: list[str] = []
     for reach in dict.fromkeys(reaches):
         slow = sum(f * reach < 2 * math.pi for f in values)
         trained = " (training)" if len(set(reaches)) > 1 else ""
         first = f"{slow} of {len(values)} pairs within {reach:,} tokens{trained}"
         told.append(f"{slow} within {reach:,}" if told else first)
-        found.numbers.setdefault("pairs_without_a_turn", {})[str(reach)] = slow
+        numbers.setdefault("pairs_without_a_turn", {})[str(reach)] = slow
     if told:
-        found.say("no full turn", ", ".join(told))
-    found.numbers.setdefault("shortest_wavelength", shortest)
-    found.numbers.setdefault("frequencies", values)
-    found.numbers.setdefault("longest_wavelength", longest)
+        rows.append(("no full turn", ", ".join(told)))
+    numbers["shortest_wavelength"] = shortest
+    numbers["longest_wavelength"] = longest
+    numbers["frequencies"] = values
+    return rows
 
 
-def _amplitude(rope: Any, found: Facts, amplitude: float) -> None:
+def _amplitude(rope: Any, numbers: dict[str, Any], amplitude: float) -> str:
     folded = rope.logit_scale(rope.head_dim)
-    found.numbers |= {"amplitude": amplitude, "logit_scale": folded}
-    if amplitude == folded == 1:
-        found.say("amplitude", "1")
-        return
+    numbers |= {"amplitude": amplitude, "logit_scale": folded}
     said = []
     if amplitude != 1:
         what = "logits" if rope.rotary_dim == rope.head_dim else "what turns of the logits"
         said.append(f"{amplitude:.6g} on cos and sin: {what} times {amplitude**2:.6g}")
     if folded != 1:
         said.append(f"logits times {folded:.6g} in the softmax scale")
-    found.say("amplitude", "; ".join(said))
+    return "; ".join(said) or "1"
 
 
 def _axial(rope: Any, found: Facts, _length: int | None) -> None:
@@ -317,7 +341,7 @@ def _sinusoidal(waves: Any, found: Facts, length: int | None) -> None:
         "width", f"{waves.dim:,} channels, order {waves.order}, exponent over {waves.exponent}"
     )
     found.say("base", count(waves.base))
-    _spectrum(found, waves.frequencies, "", [length] if length else [])
+    found.rows += _spectrum(found.numbers, waves.frequencies, [length] if length else [])
     found.numbers |= {n: getattr(waves, n) for n in ("dim", "base", "order", "exponent")}
 
 

@@ -114,6 +114,8 @@ class Family:
     ("no_rope_layer_interval")."""
     nope_back: int = 0
     """Without `layer_bases`: the last layer and every n-th before it have no position."""
+    chunks: str = ""
+    """Key of the length of the chunks that layers with a position see ("attention_chunk_size")."""
     layer_bases: str = ""
     """Key of a list of bases, one a layer; 0 or None: no position."""
 

@@ -4,6 +4,7 @@ Files come from anywhere, so nothing in them is trusted: sizes are bounded, dupl
 Infinity are refused, and whatever is wrong is a ValueError of one line.
 """
 
+import errno
 import inspect
 import os
 from collections.abc import Iterable, Mapping
@@ -87,8 +88,11 @@ def _read_path(given: "str | os.PathLike[str]") -> Source:
     if path.is_dir():
         path = _in_folder(path)
     if not path.is_file():
-        # The system's own words for a missing file; a pipe or a device could be read for ever.
-        path.stat()
+        if not path.exists():
+            raise FileNotFoundError(
+                errno.ENOENT, "no such file or folder, and nothing is downloaded", name
+            )
+        # A pipe or a device could be read for ever.
         raise ValueError(f"{path} is not a file.")
     with path.open("rb") as file:
         if file.read(4) == gguf.MAGIC:

@@ -7,6 +7,7 @@ read in different ways is collected as a notice instead.
 
 import difflib
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +47,9 @@ class ConfigWarning(UserWarning):
 def number(name: str, value: object, above: float | None = None) -> float:
     """`value` as a finite float above `above`. Booleans and strings are no numbers."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {shown(value)}.")
+        quoted = isinstance(value, str) and re.fullmatch(r"-?\d[\d.eE+-]{,30}", value)
+        what = f" Write {value} without quotes." if quoted else ""
+        raise TypeError(f"{name} must be a number, got {shown(value)}.{what}")
     try:
         found = float(value)
     except OverflowError:
@@ -106,6 +109,11 @@ def shown(value: object) -> str:
         return "an integer of more than 20 digits"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def counted(value: float) -> str:
+    """A number for a message: 1,000,000 and not 1e+06."""
+    return f"{value:,.0f}" if value == math.floor(value) and abs(value) < 1e15 else f"{value:g}"
 
 
 def short(name: str) -> str:

@@ -208,22 +208,22 @@ def _unknown(keys: Mapping[str, Any], weak: frozenset[str], path: str, model_typ
     fractions = rope_keys.FRACTION_KEYS
     plain = Family(fraction=fractions)
     reading = _reading(keys, weak, path, plain)
-    what = f"model_type {shown(model_type)}" if model_type else "no model_type"
+    what = f"model_type {shown(model_type)}" if model_type else "the config"
     where = f"{short(path)}: " if path else ""
     near = nearest(model_type, families())
     opened = [key for key in DECIDED_BY_CODE if _says(reading, key)]
+    known = "is not a known family" if model_type else "has no model_type"
     if opened:
         why = f"and its {opened[0]} means what its code makes of it."
-        plain = Family(refused=f"is not a known family,{near and ' ' + near.strip()} {why}")
+        plain = Family(refused=f"{known},{near and ' ' + near.strip()} {why}")
     elif not _complete(reading):
         plain = Family(
-            refused=f"is not a known family.{near} Its keys alone do not say its positions: that "
-            "takes a base (rope_theta) and a width (head_dim, or hidden_size and "
-            "num_attention_heads)."
+            refused=f"{known}.{near} Its keys alone do not say its positions: that takes a base "
+            "(rope_theta) and a width (head_dim, or hidden_size and num_attention_heads)."
         )
     else:
         reading.notice(
-            f"{where}{what} is not a known family: read as Llama's, every layer rotary, half "
+            f"{where}{what} {known}: read as Llama's, every layer rotary, half "
             "pairing."
         )
     return Part(path, model_type, plain, reading)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from whereness.interop.families import Family
-from whereness.interop.keys import Reading, mapping, nearest, number, shown, string
+from whereness.interop.keys import Reading, counted, mapping, nearest, number, shown, string
 
 NAMES = ("rope_parameters", "rope_scaling")
 
@@ -181,8 +181,8 @@ def agreed(what: str, found: Iterable[tuple[str, float]]) -> float | None:
             first = (name, value)
         elif value != first[1]:
             raise ValueError(
-                f"The config gives {what} twice: {first[0]} = {first[1]:g} and {name} = {value:g}. "
-                "Keep the one that the weights were trained with."
+                f"The config gives {what} twice: {first[0]} = {counted(first[1])} and "
+                f"{name} = {counted(value)}. Keep the one that the weights were trained with."
             )
     return None if first is None else first[1]
 

@@ -156,8 +156,13 @@ def _dynamic(rope: Rope) -> Spec:
 def _yarn(rope: Rope) -> Spec:
     original = rope.original("yarn")
     factor = rope.factor("yarn", original)
+    if factor == 1.0 and rope.keys.get("factor") is None:
+        raise ValueError(
+            f"{rope.name('factor')} is missing, and {LENGTH} / {ORIGINAL} = {original} / {original} "
+            "= 1 scales nothing. Give the factor (4.0 to reach 4 times the length of pre-training)."
+        )
     fast, slow = rope.number("beta_fast"), rope.number("beta_slow")
-    if (fast or 32.0) < (slow or 1.0):
+    if (fast or 32.0) < (slow or 1.0):  # equal ones make a step: Kimi K2 has 1 and 1
         raise ValueError(
             f"{rope.name('beta_fast')} must not be below beta_slow, got {fast or 32.0:g} and "
             f"{slow or 1.0:g}: the fast bound keeps the fast pairs unscaled."
@@ -294,6 +299,10 @@ SCALINGS: dict[str, Callable[[Rope], Spec]] = {
 }
 
 
+DIVIDE = ("linear", "ntk", "yarn", "llama3")
+"""Scalings that do nothing where their factor is 1."""
+
+
 def scaling_of(rope: Rope, kind: str, fraction: float) -> Spec | None:
     """The scaling that this dict asks for; None for a plain one."""
     if kind == "default":
@@ -301,4 +310,10 @@ def scaling_of(rope: Rope, kind: str, fraction: float) -> Spec | None:
     if kind == "proportional":
         factor = rope.number("factor")
         return spec("scaling.Proportional", fraction=fraction, factor=factor)
-    return SCALINGS[kind](rope)
+    found = SCALINGS[kind](rope)
+    if kind in DIVIDE and found.get("factor") == 1.0 and found.get("attention_factor") is None:
+        rope.reading.notice(
+            f"{rope.name('factor')} = 1: {kind!r} scales nothing, so remove it; or give the factor "
+            "that the weights need (4.0 to reach 4 times the length of pre-training)."
+        )
+    return found

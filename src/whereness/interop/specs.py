@@ -62,7 +62,7 @@ def told(layer: Layer) -> str:
 
 def _told(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.12g}"
     if isinstance(value, tuple) and len(value) > 8:
         return f"({len(value)} numbers)"
     return str(value) if isinstance(value, Spec) else repr(value)

@@ -36,6 +36,7 @@ ROTARY = (
     "rope_flags",
     "nope_interval",
     "nope_unless",
+    "chunks",
     "layer_bases",
     "scaled_layers",
 )

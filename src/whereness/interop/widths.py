@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from whereness.interop import rope_keys
-from whereness.interop.families import Family
-from whereness.interop.keys import LARGEST_WIDTH, MARK, Reading, boolean, number, shown
+from whereness.interop.families import Family, Keys
+from whereness.interop.keys import LARGEST_WIDTH, MARK, Reading, boolean, counted, number, shown
 from whereness.interop.layers import PER_LAYER, Slot
 from whereness.interop.rules import Rule
 
@@ -24,6 +24,7 @@ def widths_of(reading: Reading, family: Family, slot: Slot, rule: Rule, kind: st
     if reading.get(PER_LAYER) is not None:  # which has them already
         keys = family.head_dim
     head_dim = reading.needed("the width of a head", keys, LARGEST_WIDTH)
+    _quotient(reading, keys)
     rotary_dim = reading.whole(family.rotary_dim, LARGEST_WIDTH)
     fraction = 1.0
     if rotary_dim is not None:
@@ -39,6 +40,39 @@ def widths_of(reading: Reading, family: Family, slot: Slot, rule: Rule, kind: st
         fraction = _fraction(reading, family, slot, rule, kind)
         rotary_dim = head_dim if kind == "proportional" else int(head_dim * fraction)
     return Widths(head_dim, rotary_dim, fraction)
+
+
+def _quotient(reading: Reading, keys: Keys) -> None:
+    """Check the division that gave a head's width, if one did.
+
+    Raises:
+        ValueError: it has a remainder. Classes whose own defaults have one (GLM-4.5) round down.
+    """
+    used = next((each for each in keys if reading.whole((each,), LARGEST_WIDTH) is not None), "")
+    whole, *others = used.split("//")
+    if len(others) != 1 or "+" in used:
+        return
+    size, count = whole, others[0]
+    a, b = reading.needed("a width", (size,)), reading.needed("heads", (count,))
+    given = {key for key in (size, count) if reading.given.get(key) is not None}
+    if len(given) == 1:
+        (there,) = given
+        key, value = (count, b) if there == size else (size, a)
+        reading.notice(
+            f"{reading.name(key)} is missing: {value:,} is taken, the default of this family's own "
+            f"code, beside {there} = {reading.get(there):,}: heads have {a // b} channels."
+        )
+    if a % b == 0:
+        return
+    if any(reading.explicit(key) is not None for key in (size, count)):
+        raise ValueError(
+            f"{reading.name(size)} = {a} is no multiple of {reading.name(count)} = {b}: a head "
+            f"would have {a / b:.6g} channels. Correct one of them, or give {reading.name('head_dim')}."
+        )
+    reading.notice(
+        f"{reading.name(size)} / {reading.name(count)} = {a} / {b} is no whole number: {a // b} is "
+        "taken, as this family's code does by default."
+    )
 
 
 def _fraction(reading: Reading, family: Family, slot: Slot, rule: Rule, kind: str) -> float:
@@ -102,7 +136,7 @@ def even(reading: Reading, odd: int, head_dim: int, base: float) -> tuple[int, f
         raise ValueError(f"{reading.name('head_dim')} = {odd} is odd: channels turn in pairs.")
     reading.notice(
         f"{odd} of {head_dim} channels turn, an odd number: Hugging Face turns {odd + 1} with the "
-        f"spectrum of {odd}, which is that of {odd + 1} with the base {base:g}^({odd + 1}/{odd})."
+        f"spectrum of {odd}, which is that of {odd + 1} with the base {counted(base)}^({odd + 1}/{odd})."
     )
     return odd + 1, base ** ((odd + 1) / odd)
 

@@ -47,7 +47,7 @@ class NTKByParts(Scaling):
         factor: s, at least 1.
         original_length: L, tokens of the training.
         ramp: "code" (all libraries) is linear in the number of the pair, "paper" in its turns.
-        beta_fast, beta_slow: turns of the pair at either end of ramp "code".
+        beta_fast, beta_slow: turns of the pair at either end of ramp "code"; may be equal.
         alpha, beta: turns at either end of ramp "paper".
         truncate: round the ends of ramp "code" outwards to whole pairs (gpt-oss does not).
         clamp: the last pair that ramp "code" may end at: "dim" is d - 1 (the authors, Hugging
