@@ -66,6 +66,8 @@ def test_partial_width(partial, nested):
         ({"head_dim": 10**9}, "head_dim must be in 1 .. 65536"),
         ({"head_dim": 7.5}, "head_dim must be a whole number"),
         ({"head_dim": 7}, "head_dim = 7 is odd"),
+        ({"head_dim": 7, "rope_scaling": YARN}, "head_dim = 7 is odd"),
+        ({"hidden_size": 28}, "hidden_size / num_attention_heads = 7 is odd"),
         (
             {"num_attention_heads": 5, "hidden_size": 63},
             "hidden_size = 63 is no multiple of num_attention_heads = 5: a head would have 12.6",
@@ -138,8 +140,8 @@ def test_half_of_a_quotient_from_the_family_is_told(left_out, says):
 
 
 def test_a_remainder_of_the_familys_own_defaults_is_told():
-    with pytest.warns(wn.ConfigWarning, match="4096 / 96 is no whole number: 42 is taken"):
-        wn.from_config({"model_type": "glm4_moe", "partial_rotary_factor": 1.0})
+    said = told({"model_type": "glm4_moe", "partial_rotary_factor": 1.0})
+    assert "hidden_size / num_attention_heads = 4096 / 96 is no whole number: 42 is taken" in said
 
 
 @pytest.mark.parametrize("found", [None, 3, 2.5, True, [SMALL], b"{}", object(), dict])

@@ -8,8 +8,9 @@ import pytest
 
 import whereness as wn
 from interop.toy import SMALL, YARN, config, llama3, plain, scaled, yarn
-from processes import python
+from processes import ROOT, python
 from whereness import cli
+from whereness.interop.explain import as_data, tell
 from whereness.interop.facts import facts
 
 LLAMA = {
@@ -35,8 +36,8 @@ every layer
     width         all 128 channels of a head turn, in 64 pairs
     pairing       half: channel i with i + 64
     base          500,000
-    scaling       Llama3: factor 8, low_freq_factor 1, high_freq_factor 4, original_length
-                  8,192
+    scaling       Llama3: factor 8, low_freq_factor 1, high_freq_factor 4,
+                  original_length 8,192
                   pairs 0-28 kept, 29-34 between, 35-63 slowed 8 times
     wavelengths   6.283 to 20,473,564 tokens
     no full turn  32 of 64 pairs within 8,192 tokens (training), 25 within 131,072
@@ -72,6 +73,73 @@ def test_yarn():
     assert said["amplitude"] == (f"{amplitude:.6g} on cos and sin: logits times {amplitude**2:.6g}")
     slowest = 2 * math.pi / yarn(10_000.0, 16, 4.0, 32)[-1]
     assert said["wavelengths"] == f"6.283 to {slowest:,.0f} tokens"
+
+
+def test_yarn_reaches_beyond_the_positions_of_the_config():
+    text = wn.explain(scaled(**YARN | {"original_max_position_embeddings": 64}))
+    assert text.startswith("llama: 2 layers, 64 positions, 256 with YaRN\n")
+    slow = [
+        sum(2 * math.pi / w > reach for w in yarn(10_000.0, 16, 4.0, 64)) for reach in (64, 256)
+    ]
+    wanted = f"{slow[0]} of 8 pairs within 64 tokens (training), {slow[1]} within 256"
+    assert rows(text)["no full turn"] == wanted
+
+
+def test_longrope_is_told_by_length():
+    factors = {"short_factor": [1.0 + k / 10 for k in range(8)], "long_factor": [4.0] * 8}
+    keys = scaled(rope_type="longrope", original_max_position_embeddings=32, factor=2.0, **factors)
+    text = wn.explain(keys)
+    amplitude = math.sqrt(1 + math.log(2) / math.log(32))
+    assert "    up to 32      pairs slowed 1 to 1.7 times\n" in text
+    assert "    beyond        pairs slowed 4 to 4 times\n" in text
+    assert f"amplitude {amplitude:.6g} on cos and sin" in text
+    slowest = [2 * math.pi * 10_000 ** (14 / 16) * most for most in (1.7, 4.0)]
+    for wave in slowest:
+        assert f" to {wave:,.0f} tokens\n" in text
+    assert "factor 1 to" not in text
+
+
+SCOUT = {
+    "model_type": "llama4_text",
+    "num_hidden_layers": 48,
+    "no_rope_layer_interval": 4,
+    "attention_chunk_size": 4096,
+    "attn_temperature_tuning": True,
+}
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "num_hidden_layers": 12,
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 6,
+}
+
+
+def test_chunks_are_told_of_layers_that_have_them():
+    text = wn.explain(SCOUT)
+    first, second = text.split("\nlayers 3, 7, ..., 47 (12 of 48)\n")
+    assert "\nevery layer but 3, 7, ..., 47 (36 of 48)\n" in first
+    assert "\n    sees          its chunk of 4,096 tokens\n" in first
+    assert "sees" not in second
+
+
+def test_windows_are_told_of_layers_that_have_them():
+    said = rows(wn.explain(GPT_OSS))["sees"]
+    assert said == "the last 128 tokens in layers 0, 2, ..., 10; all before it in the others"
+    assert "sees" not in rows(wn.explain(GPT_OSS, layer=1))
+    assert rows(wn.explain(GPT_OSS, layer=2))["sees"] == "the last 128 tokens"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        config(sliding_window=16),  # the family does not say which layers
+        {**GPT_OSS, "sliding_window": None},
+        {**GPT_OSS, "use_bidirectional_attention": True},
+        {"model_type": "t5gemma2_text", "sliding_window": 16},  # sees ahead as well
+    ],
+)
+def test_nothing_is_told_of_windows_that_are_not_known(keys):
+    assert "sees" not in wn.explain(keys)
 
 
 @pytest.mark.parametrize("side", ["leading", "trailing"])
@@ -177,7 +245,7 @@ def test_what_is_told_is_not_warned_about():
             lambda: wn.RoPE(64, scaling=wn.scaling.Proportional(0.25)),
             "24 of 32 pairs never turn",
         ),
-        (lambda: wn.RoPE(64, scaling=wn.scaling.DynamicNTK(4.0, 2048)), "at 8,192 tokens"),
+        (lambda: wn.RoPE(64, scaling=wn.scaling.DynamicNTK(4.0, 2048)), "at 8,192"),
         (lambda: wn.XPos(16), "a pair's score falls to 0.2857 (first pair) .. 0.9107 (last)"),
         (lambda: wn.FoPE(16, num_frequencies=3), "cos and sin of the 3 that turn are mixed"),
         (lambda: wn.MixedRoPE(16, 4, num_kv_heads=2), "2; every pair of 2 key heads"),
@@ -219,6 +287,55 @@ def test_lines_are_short():
 
 
 # The command
+
+
+def test_a_part_that_cannot_be_told_is_told_plainly(tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**PARTS, "vision_config": {"model_type": "nobody_knows"}}))
+    assert cli.main(["explain", str(path), "--layer", "1"]) == 0
+    assert "vision_config (nobody_knows): cannot be told\n" in capsys.readouterr().out
+    assert cli.main(["explain", str(path), "--layer", "9"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("whereness: text_config: layer must be in 0 .. 1, got 9. vision_config: ")
+
+
+def test_layers_that_are_all_refused_are_an_error():
+    with pytest.raises(ValueError, match="full_attention: queries are scaled"):
+        wn.explain({"model_type": "beam"}, layer=5)
+    assert "queries are scaled" in wn.explain({"model_type": "beam"})
+
+
+@pytest.mark.parametrize(("columns", "widest"), [("60", 60), ("200", 92), ("5", 40)])
+def test_the_command_is_as_wide_as_the_terminal(folder, capsys, monkeypatch, columns, widest):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert cli.main(["explain", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert widest - 12 < max(map(len, lines)) <= widest
+
+
+def test_a_list_of_numbers_is_one_line_of_json(folder, capsys):
+    assert cli.main(["explain", str(folder), "--json", "-"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("\n") < 60
+    (line,) = (line for line in text.splitlines() if '"layers": [' in line)
+    assert line.strip() == f'"layers": {list(range(32))},'
+
+
+def test_the_keys_of_the_json_stand_in_the_docs():
+    page = (ROOT / "docs" / "configs.md").read_text(encoding="utf-8")
+    keys = set()
+    longrope = scaled(
+        rope_type="longrope",
+        original_max_position_embeddings=32,
+        short_factor=[1.0] * 8,
+        long_factor=[2.0] * 8,
+    )
+    for source in (LLAMA, SCOUT, GPT_OSS, PARTS, longrope):
+        (part, *_) = as_data(tell(source))["parts"]
+        keys |= {*part, *(key for group in part["groups"] for key in group)}
+        made = [each for group in part["groups"] for each in group["encodings"]]
+        keys |= {key for each in made if each["encoding"] == "RoPE" for key in each}
+    assert sorted(key for key in keys if f"`{key}`" not in page) == []
 
 
 @pytest.fixture

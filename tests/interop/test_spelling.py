@@ -79,7 +79,7 @@ def test_no_key_of_a_config_of_transformers_is_a_slip(record_property):
             warnings.simplefilter("ignore")
             try:
                 keys = CONFIG_MAPPING[name]().to_dict()
-            except Exception:  # noqa: BLE001, S112 (a class without defaults)
+            except Exception:  # noqa: BLE001 (a class without defaults)
                 continue
         for part in configs.parts_of(read(keys)).values():
             if part.family.refused:

@@ -1,11 +1,16 @@
 """`whereness explain`: what a model's config makes each layer do."""
 
 import json
+import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+
+NARROWEST = 40
+"""Columns below which lines are too short to read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +34,23 @@ class Options:
 def run(options: Options) -> int:
     """Print what is told, or write its numbers as JSON."""
     from whereness import __version__
-    from whereness.interop.explain import as_data, render, tell
+    from whereness.interop.explain import WIDTH, as_data, render, tell
 
     told = tell(options.config, options.layer, options.part)
     if options.json is not None:
         numbers = {"whereness": __version__, **as_data(told)}
-        text = json.dumps(numbers, indent=2, allow_nan=False)
+        text = lines_of(numbers)
         if options.json == "-":
             print(text)
             return 0
         Path(options.json).write_text(text + "\n", encoding="utf-8")
-    print(render(told))
+    columns = shutil.get_terminal_size((WIDTH, 24)).columns
+    print(render(told, min(WIDTH, max(NARROWEST, columns))))
     return 0
+
+
+def lines_of(data: dict[str, object]) -> str:
+    """JSON of a line a key, a list of numbers on one line."""
+    text = json.dumps(data, indent=2, allow_nan=False)
+    # A string holds no line break, so no list within one is touched.
+    return re.sub(r'\[\n[^][{}"]*\]', lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)

@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import io
 import os
+import re
 from collections.abc import Generator, Sequence
 from typing import TypeVar, get_type_hints
 
@@ -45,9 +46,33 @@ def parse(options: type[Options], prog: str, arguments: Sequence[str]) -> Option
         except SystemExit as end:
             failed = bool(end.code)
     if failed:
-        raise CommandError(f"{reduce_box(errors.getvalue())} See: {prog} --help")
+        raise CommandError(
+            f"{shortened(reduce_box(errors.getvalue()), options)} See: {prog} --help"
+        )
     print(output.getvalue(), end="")
     return None
+
+
+NEEDED = {"--json": "a path, or - for stdout"}
+"""What an option needs, where that is not a value or a number."""
+
+
+def shortened(message: str, options: type) -> str:
+    """tyro's commonest complaints in fewer words: what is missing, or must be a number."""
+    if message.startswith("missing from "):
+        entries = message.partition(": ")[2].split("(required)")
+        names = [entry.split()[0] for entry in entries if entry.strip(" .")]
+        return f"missing {', '.join(names)}."
+    found = re.match(r"(missing value for argument|error parsing) '?(--[\w-]+)", message)
+    if found is None:
+        return message
+    flag = found[2]
+    hint = str(get_type_hints(options).get(flag[2:].replace("-", "_"), ""))
+    several, numeric = "tuple[" in hint, re.search(r"\b(int|float)\b", hint)
+    what = ("numbers" if several else "a number") if numeric else "a value"
+    if found[1].startswith("missing"):
+        return f"{flag} needs {NEEDED.get(flag, what)}."
+    return f"{flag} must be {what}." if numeric else message
 
 
 def reduce_box(text: str) -> str:

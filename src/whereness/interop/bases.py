@@ -49,8 +49,8 @@ def _default(reading: Reading, family: Family, keys: Keys) -> float | None:
     said = any(reading.given.get(key) is not None for key in keys)
     if found is not None and not said and family.kind in ("rope", "multimodal"):
         reading.notice(
-            f"{reading.name(keys[0])} is missing: {counted(found)} is taken, the default of this family's "
-            "own code."
+            f"{reading.name(keys[0])} is missing: {counted(found)} is taken, the default of this "
+            "family's own code."
         )
     return found
 
@@ -63,8 +63,8 @@ def _no_other_base(reading: Reading, family: Family, rule: Rule) -> None:
         if value not in rule.bases:
             told = ", ".join(counted(base) for base in rule.bases if base is not None)
             raise ValueError(
-                f"{name} = {counted(value)} is the base of no layer type: rope_parameters has {told}. "
-                "Remove one of them."
+                f"{name} = {counted(value)} is the base of no layer type: rope_parameters has "
+                f"{told}. Remove one of them."
             )
 
 

@@ -8,9 +8,9 @@ from typing import Any, SupportsIndex
 
 from whereness.encoding import PositionalEncoding, as_encoding
 from whereness.interop.configs import REFUSED, Layers, layer_number, layers_of, spoken
-from whereness.interop.facts import Facts, facts
+from whereness.interop.facts import TIED, Facts, facts
 from whereness.interop.files import read
-from whereness.interop.keys import shown
+from whereness.interop.keys import short, shown
 from whereness.interop.parts import Part, chosen, parts_of
 from whereness.interop.quarrels import quarrels
 from whereness.interop.sight import Sight
@@ -74,9 +74,9 @@ def tell(config: object, layer: SupportsIndex | None = None, part: str | None = 
     """The same as data, a part of the model each."""
     parts = parts_of(read(config))
     if part is not None or len(parts) == 1:
-        return [_told(chosen(parts, part), layer)]
+        return _something([_told(chosen(parts, part), layer)])
     found: list[Told] = []
-    problems: list[Exception] = []
+    problems: list[ValueError | TypeError] = []
     for each in parts.values():
         try:
             found.append(_told(each, layer))
@@ -84,7 +84,20 @@ def tell(config: object, layer: SupportsIndex | None = None, part: str | None = 
             problems.append(error)
             found.append(Told(each.name, each.model_type, None, None, refused=str(error)))
     if len(problems) == len(found):
-        raise problems[0]
+        said = dict.fromkeys(_named(told.name, told.refused) for told in found)
+        raise type(problems[0])(" ".join(said))
+    return _something(found)
+
+
+def _named(part: str, problem: str) -> str:
+    return problem if problem.startswith(short(part)) else f"{short(part)}: {problem}"
+
+
+def _something(found: list[Told]) -> list[Told]:
+    """The same, if any layer in it can be told of."""
+    groups = [group for told in found for group in told.groups]
+    if groups and all(group.refused for group in groups):
+        raise ValueError(groups[0].refused)
     return found
 
 
@@ -95,7 +108,7 @@ def _told(part: Part, layer: SupportsIndex | None) -> Told:
         groups = {made: where for made, where in groups.items() if _has(layers, where, layer)}
     if not groups:
         raise ValueError(f"layer must be in 0 .. {len(layers.each) - 1}, got {shown(layer)}.")
-    told = tuple(_group(made, where, layers) for made, where in groups.items())
+    told = tuple(_group(made, where, layers, layer) for made, where in groups.items())
     nested = "rope_theta" in str(part.reading.given.get("rope_parameters"))
     return Told(
         part.name,
@@ -118,19 +131,18 @@ def _has(layers: Layers, where: list[int], layer: SupportsIndex) -> bool:
     return number in where if layers.counted else number >= 0
 
 
-def _group(made: Layer, where: Sequence[int], layers: Layers) -> Group:
+def _group(made: Layer, where: Sequence[int], layers: Layers, asked: SupportsIndex | None) -> Group:
     types = dict.fromkeys(layers.types[i] for i in where if layers.types)
     named = tuple(name for name in types if name is not None)
     for each in made:
         if each.kind == REFUSED:
             return Group(tuple(where), (), named, str(each.get("why")))
     told = tuple(facts(_light(each), layers.length) for each in made)
-    return Group(tuple(where), told, named, sees=_sees(where, layers))
+    seeing = where if asked is None else [layer_number(asked)]
+    return Group(tuple(where), told, named, sees=_sees(seeing, layers))
 
 
-def _sees(
-    where: Sequence[int], layers: Layers
-) -> tuple[tuple[Sight | None, tuple[int, ...]], ...]:
+def _sees(where: Sequence[int], layers: Layers) -> tuple[tuple[Sight | None, tuple[int, ...]], ...]:
     found: dict[Sight | None, list[int]] = {}
     for i in where if layers.sights else ():
         found.setdefault(layers.sights[i], []).append(i)
@@ -165,7 +177,7 @@ def _render(part: Told, width: int) -> list[str]:
     what = part.model_type or "model"
     title = f"{part.name} ({what})" if part.name else what
     if part.refused:
-        return [title, *_wrapped(part.refused, "  ", width)]
+        return [f"{title}: cannot be told", *_wrapped(part.refused, "  ", width)]
     sizes = [] if part.num_layers is None else [f"{part.num_layers:,} layers"]
     if part.length is not None:
         sizes.append(f"{part.length:,} positions")
@@ -219,13 +231,14 @@ def _seen(group: Group) -> str:
 
 
 def _wrapped(text: str, first: str, width: int) -> list[str]:
-    return textwrap.wrap(
+    lines = textwrap.wrap(
         text,
         width,
         initial_indent=first,
         subsequent_indent=" " * len(first),
         break_on_hyphens=False,
     )
+    return [line.replace(TIED, " ") for line in lines]
 
 
 def as_data(parts: Iterable[Told]) -> dict[str, Any]:

@@ -18,6 +18,10 @@ SAME = 1e-6
 """Relative difference below which a frequency counts as unchanged."""
 
 
+TIED = "\xa0"
+"""A blank at which no line breaks."""
+
+
 @dataclass
 class Facts:
     """What is told of one encoding."""
@@ -175,7 +179,7 @@ def _options(scaling: Any) -> str:
     """The options that are not the default. LongRoPE's lists are told by their effect."""
     names = [f.name for f in fields(scaling) if not _is_default(scaling, f.name)]
     names = [name for name in names if name not in ("short_factor", "long_factor")]
-    return ", ".join(f"{name} {_option(getattr(scaling, name))}" for name in names)
+    return ", ".join(f"{name}{TIED}{_option(getattr(scaling, name))}" for name in names)
 
 
 def _plain(scaling: Any) -> dict[str, Any]:

@@ -222,10 +222,7 @@ def _unknown(keys: Mapping[str, Any], weak: frozenset[str], path: str, model_typ
             "(rope_theta) and a width (head_dim, or hidden_size and num_attention_heads)."
         )
     else:
-        reading.notice(
-            f"{where}{what} {known}: read as Llama's, every layer rotary, half "
-            "pairing."
-        )
+        reading.notice(f"{where}{what} {known}: read as Llama's, every layer rotary, half pairing.")
     return Part(path, model_type, plain, reading)
 
 

@@ -102,16 +102,16 @@ class Rope:
             if ratio is None:
                 raise ValueError(f"{self.name('factor')} is missing: rope_type {kind!r} needs it.")
             self.reading.notice(
-                f"{self.name('factor')} is missing: {LENGTH} / {ORIGINAL} = {length} / {original} "
-                f"= {ratio:g} is taken."
+                f"{self.name('factor')} is missing: {LENGTH} / {ORIGINAL} = {length:,} / "
+                f"{original:,} = {ratio:g} is taken."
             )
             return ratio
         if found < 1.0:
             raise ValueError(f"{self.name('factor')} must be at least 1, got {found:g}.")
         if kind in ("yarn", "longrope") and ratio not in (None, 1.0, found):
             self.reading.notice(
-                f"{self.name('factor')} = {found:g} is not {LENGTH} / {ORIGINAL} = {length} / "
-                f"{original} = {ratio:g}; the explicit factor is used."
+                f"{self.name('factor')} = {found:g} is not {LENGTH} / {ORIGINAL} = {length:,} / "
+                f"{original:,} = {ratio:g}; the explicit factor is used."
             )
         return found
 
@@ -158,8 +158,9 @@ def _yarn(rope: Rope) -> Spec:
     factor = rope.factor("yarn", original)
     if factor == 1.0 and rope.keys.get("factor") is None:
         raise ValueError(
-            f"{rope.name('factor')} is missing, and {LENGTH} / {ORIGINAL} = {original} / {original} "
-            "= 1 scales nothing. Give the factor (4.0 to reach 4 times the length of pre-training)."
+            f"{rope.name('factor')} is missing, and {LENGTH} / {ORIGINAL} = {original:,} / "
+            f"{original:,} = 1 scales nothing. Give the factor (4.0 to reach 4 times the length of "
+            "pre-training)."
         )
     fast, slow = rope.number("beta_fast"), rope.number("beta_slow")
     if (fast or 32.0) < (slow or 1.0):  # equal ones make a step: Kimi K2 has 1 and 1

@@ -59,7 +59,8 @@ def no_misspelling(reading: Reading, family: Family) -> None:
     Raises:
         ValueError: it names the key and the one that was meant.
     """
-    meant, known = set(_reads(family)), _known()
+    meant = frozenset(_reads(family))
+    known = _known() | meant
     unknown = [key for key in reading.given if isinstance(key, str) and key not in known]
     if len(unknown) > MOST_UNKNOWN:
         raise ValueError(f"The config has {len(unknown)} keys that nothing here reads.")

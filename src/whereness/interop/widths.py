@@ -39,6 +39,12 @@ def widths_of(reading: Reading, family: Family, slot: Slot, rule: Rule, kind: st
     else:
         fraction = _fraction(reading, family, slot, rule, kind)
         rotary_dim = head_dim if kind == "proportional" else int(head_dim * fraction)
+    if rotary_dim == head_dim and head_dim % 2:
+        given = next(key for key in keys if reading.whole((key,), LARGEST_WIDTH) is not None)
+        name = " / ".join(map(reading.name, given.split("//")))
+        raise ValueError(
+            f"{name} = {head_dim} is odd: channels turn in pairs, so the width of a head is even."
+        )
     return Widths(head_dim, rotary_dim, fraction)
 
 
@@ -67,7 +73,8 @@ def _quotient(reading: Reading, keys: Keys) -> None:
     if any(reading.explicit(key) is not None for key in (size, count)):
         raise ValueError(
             f"{reading.name(size)} = {a} is no multiple of {reading.name(count)} = {b}: a head "
-            f"would have {a / b:.6g} channels. Correct one of them, or give {reading.name('head_dim')}."
+            f"would have {a / b:.6g} channels. Correct one of them, or give "
+            f"{reading.name('head_dim')}."
         )
     reading.notice(
         f"{reading.name(size)} / {reading.name(count)} = {a} / {b} is no whole number: {a // b} is "
@@ -132,11 +139,10 @@ def _fraction_of_part(family: Family, rule: Rule) -> float:
 
 def even(reading: Reading, odd: int, head_dim: int, base: float) -> tuple[int, float]:
     """An even width and a base with the spectrum of the odd width: b^(-2k/d) = B^(-2k/(d+1))."""
-    if odd == head_dim:
-        raise ValueError(f"{reading.name('head_dim')} = {odd} is odd: channels turn in pairs.")
     reading.notice(
         f"{odd} of {head_dim} channels turn, an odd number: Hugging Face turns {odd + 1} with the "
-        f"spectrum of {odd}, which is that of {odd + 1} with the base {counted(base)}^({odd + 1}/{odd})."
+        f"spectrum of {odd}, which is that of {odd + 1} with the base {counted(base)} to the power "
+        f"of {odd + 1}/{odd}."
     )
     return odd + 1, base ** ((odd + 1) / odd)
 
