@@ -91,7 +91,7 @@ def test_a_missing_base_is_the_familys_own_or_an_error():
     absent = config(rope_theta=None)
     with pytest.raises(ValueError, match="a base"):
         wn.from_config({**absent, "model_type": "nobody_knows"})
-    with pytest.warns(wn.ConfigWarning, match="rope_theta is missing: 2e.06 is taken"):
+    with pytest.warns(wn.ConfigWarning, match="rope_theta is missing: 2,000,000 is taken"):
         found = wn.from_config({**absent, "model_type": "smollm3"}, layer=0)
     assert found.base == 2_000_000.0
 

@@ -90,8 +90,8 @@ def test_longrope_is_told_by_length():
     keys = scaled(rope_type="longrope", original_max_position_embeddings=32, factor=2.0, **factors)
     text = wn.explain(keys)
     amplitude = math.sqrt(1 + math.log(2) / math.log(32))
-    assert "    up to 32      pairs slowed 1 to 1.7 times\n" in text
-    assert "    beyond        pairs slowed 4 to 4 times\n" in text
+    assert "    up to 32      frequencies divided by 1 to 1.7\n" in text
+    assert "    beyond        frequencies divided by 4\n" in text
     assert f"amplitude {amplitude:.6g} on cos and sin" in text
     slowest = [2 * math.pi * 10_000 ** (14 / 16) * most for most in (1.7, 4.0)]
     for wave in slowest:
@@ -154,8 +154,8 @@ def test_a_scaling_within_another_is_told_at_its_own_lengths():
     within = wn.scaling.DynamicNTK(4.0, 64)
     text = wn.explain(wn.RoPE(16, scaling=wn.scaling.Resonance(within)))
     assert "Resonance: scaling DynamicNTK (factor 4, original_length 64)" in text
-    assert "up to 64 tokens" in text
-    assert "slowed 13 times, at 256 tokens" in text  # s n/L - (s - 1)
+    assert "up to 64  " in text
+    assert "at 256        frequencies divided by 0.9549 to 13\n" in text  # s n/L - (s - 1)
 
 
 def test_numbers_by_length_are_those_of_one_length():

@@ -88,13 +88,19 @@ def _by_length(rope: Any, found: Facts, trained: int, length: int | None) -> Non
         frequencies = rope.frequencies_at(at)
         rows = dict(_spectrum(numbers, frequencies, [at]))
         divisors = [a / b for a, b in zip(plain, frequencies.tolist(), strict=True) if b]
-        slowed = f"pairs slowed {count(min(divisors))} to {count(max(divisors))} times"
-        found.say(label, "pairs as without scaling" if max(divisors) < 1 + SAME else slowed)
+        found.say(label, _divided(min(divisors), max(divisors)))
         found.say("", f"wavelengths {rows['wavelengths']}")
         if "no full turn" in rows:
             found.say("", f"no full turn: {rows['no full turn']}")
         found.say("", f"amplitude {_amplitude(rope, numbers, rope.amplitude_at(at))}")
     found.numbers |= {k: v for k, v in found.numbers["by_length"][0].items() if k != "tokens"}
+
+
+def _divided(least: float, most: float) -> str:
+    if max(most - 1, 1 - least) < SAME:
+        return "frequencies as without scaling"
+    by = count(most) if most / least - 1 < SAME else f"{count(least)} to {count(most)}"
+    return f"frequencies divided by {by}"
 
 
 def _learned_rope(rope: Any, found: Facts, length: int | None) -> None:

@@ -70,7 +70,7 @@ def _quotient(reading: Reading, keys: Keys) -> None:
         )
     if a % b == 0:
         return
-    if any(reading.explicit(key) is not None for key in (size, count)):
+    if any(reading.get(key) != reading.defaults.get(key) for key in (size, count)):
         raise ValueError(
             f"{reading.name(size)} = {a} is no multiple of {reading.name(count)} = {b}: a head "
             f"would have {a / b:.6g} channels. Correct one of them, or give "
