@@ -125,7 +125,7 @@ def _fope(rope: Any, found: Facts, length: int | None) -> None:
     _width(rope, found)
     found.say("base", count(rope.base))
     found.numbers["base"] = rope.base
-    _spectrum(found, rope.frequencies, "", [] if length is None else [length])
+    found.rows += _spectrum(found.numbers, rope.frequencies, [length] if length else [])
     mixed = rope.num_frequencies
     found.say("mixture", f"cos and sin of the {mixed} that turn are mixed by learned weights")
     found.numbers |= {"num_frequencies": mixed, "num_kv_heads": rope.num_kv_heads, "learned": True}
