@@ -6,6 +6,7 @@ key means and how a table is laid out stand in the code of the model. A `Family`
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 Kind = Literal[
@@ -165,46 +166,37 @@ LLAMA = Family()
 read this way only if its keys leave nothing open."""
 
 
-@dataclass(frozen=True)
-class _Tables:
-    """The tables, joined at the first look."""
-
-    found: dict[str, Family] = field(default_factory=dict)
-
-
-_JOINED = _Tables()
-
-
 def family(model_type: str) -> Family | None:
     """The family of this model_type, or None."""
     return families().get(model_type)
 
 
+@cache
 def families() -> Families:
-    """All families by model_type."""
-    if not _JOINED.found:
-        from whereness.interop import (
-            families_composite,
-            families_latent,
-            families_layered,
-            families_multimodal,
-            families_remote,
-            families_tables,
-            families_text,
-            families_types,
-        )
+    """All families by model_type, the tables joined at the first look."""
+    from whereness.interop import (
+        families_composite,
+        families_latent,
+        families_layered,
+        families_multimodal,
+        families_remote,
+        families_tables,
+        families_text,
+        families_types,
+    )
 
-        for table in (
-            families_text.FAMILIES,
-            families_types.FAMILIES,
-            families_layered.FAMILIES,
-            families_composite.FAMILIES,
-            families_latent.FAMILIES,
-            families_multimodal.FAMILIES,
-            families_tables.FAMILIES,
-            families_remote.FAMILIES,
-        ):
-            twice = table.keys() & _JOINED.found.keys()
-            assert not twice, twice
-            _JOINED.found.update(table)
-    return _JOINED.found
+    found: dict[str, Family] = {}
+    for table in (
+        families_text.FAMILIES,
+        families_types.FAMILIES,
+        families_layered.FAMILIES,
+        families_composite.FAMILIES,
+        families_latent.FAMILIES,
+        families_multimodal.FAMILIES,
+        families_tables.FAMILIES,
+        families_remote.FAMILIES,
+    ):
+        twice = table.keys() & found.keys()
+        assert not twice, twice
+        found.update(table)
+    return found
