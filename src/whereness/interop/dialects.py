@@ -46,7 +46,7 @@ def translated(source: Source) -> Translated | None:
     """The config in Hugging Face's keys; None if it is in them already."""
     keys = source.keys
     if "general.architecture" in keys:
-        return Translated(*gguf_keys.translated(keys, source.tensors))
+        return Translated(*gguf_keys.translated(keys, source.tensors, source.factors))
     if keys.get("model_type") is not None:
         return None
     if MEGATRON & keys.keys() and "num_attention_heads" in keys:

@@ -8,7 +8,7 @@ import errno
 import inspect
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ class Source:
     tensors: frozenset[str] | None = None
     """Names of a GGUF file's tensors; None where they are not known."""
     name: str = ""
+    factors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """A GGUF file's divisors of the frequencies, by the tensor's name."""
 
 
 def read(config: object) -> Source:
@@ -97,7 +99,9 @@ def _read_path(given: "str | os.PathLike[str]") -> Source:
     with path.open("rb") as file:
         if file.read(4) == gguf.MAGIC:
             header = gguf.read_header(file, str(path))
-            return Source(header.metadata, tensors=header.tensors, name=str(path))
+            return Source(
+                header.metadata, tensors=header.tensors, name=str(path), factors=header.factors
+            )
         file.seek(0)
         text = file.read(LARGEST_JSON + 1)
     if len(text) > LARGEST_JSON:

@@ -1,8 +1,9 @@
-"""The header of a GGUF file: metadata and tensor names, never tensor data.
+"""The header of a GGUF file: metadata, tensor names, and of all tensors the RoPE divisors alone.
 
     magic "GGUF", version u32, number of tensors u64, number of entries u64,
     entries: key, type u32, value
     tensors: name, number of axes u32, sizes u64, type u32, offset u64
+    padding to a multiple of general.alignment (32), from which offsets count
 
 A string is its length (u64) and bytes; an array its type (u32), length (u64) and values. Every
 count and size is bounded before anything is read or allocated. Long arrays (a vocabulary) are not
@@ -11,6 +12,8 @@ kept.
 Source: the format's description in the ggml repository, docs/gguf.md, versions 2 and 3.
 """
 
+import math
+import os
 import struct
 from dataclasses import dataclass
 from io import BufferedIOBase
@@ -40,21 +43,38 @@ LONGEST_VALUE = 2**12
 """Longer arrays, and longer strings in metadata, are not kept: no positional key needs them."""
 MOST_ITEMS = 2**23
 LARGEST_HEADER = 2**29
+FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Tensors of divisors, one a pair: Llama 3's scaling and LongRoPE are there, in no key."""
+MOST_FACTORS = 2**12
+F32 = 0
+ALIGNMENT = 32
+LARGEST_FILE = 2**50
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says before its weights."""
+    """What a GGUF file says before its weights, and the divisors among them."""
 
     metadata: dict[str, Any]
     tensors: frozenset[str]
+    factors: dict[str, tuple[float, ...]]
+    """Numbers of the tensors named in `FACTORS`."""
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    name: str
+    sizes: tuple[int, ...]
+    kind: int
+    offset: int
 
 
 def read_header(file: BufferedIOBase, name: str) -> Header:
-    """Metadata and tensor names of an open file that stands behind its magic.
+    """Metadata, tensor names and divisors of an open file that stands behind its magic.
 
     Raises:
-        ValueError: another version, a count or size beyond the bounds, a file that ends too early.
+        ValueError: another version, a count or size beyond the bounds, a file that ends too early,
+            divisors that are no positive float32 numbers.
     """
     reader = _Reader(file, name)
     version = reader.scalar("I")
@@ -68,7 +88,16 @@ def read_header(file: BufferedIOBase, name: str) -> Header:
         if key in metadata:
             raise reader.wrong(f"the key {shown(key)} twice")
         metadata[key] = reader.value(reader.scalar("I"))
-    return Header(metadata, frozenset(reader.tensor() for _ in range(num_tensors)))
+    names, wanted = set(), []
+    for _ in range(num_tensors):
+        tensor = reader.tensor()
+        if tensor.name in FACTORS:
+            if tensor.name in names:
+                raise reader.wrong(f"the tensor {tensor.name} twice")
+            wanted.append(tensor)
+        names.add(tensor.name)
+    factors = reader.factors(wanted, metadata.get("general.alignment", ALIGNMENT))
+    return Header(metadata, frozenset(names), factors)
 
 
 class _Reader:
@@ -130,10 +159,38 @@ class _Reader:
         self.take(self.count("bytes in a string", LONGEST_STRING))
         return ""
 
-    def tensor(self) -> str:
+    def tensor(self) -> _Tensor:
         name = self.string()
         axes = self.scalar("I")
         if axes > 8:
             raise self.wrong(f"a tensor of {axes} axes")
-        self.take(8 * axes + 4 + 8)
-        return name
+        sizes = struct.unpack(f"<{axes}Q", self.take(8 * axes))
+        return _Tensor(name, sizes, self.scalar("I"), self.scalar("Q"))
+
+    def factors(self, tensors: list[_Tensor], alignment: object) -> dict[str, tuple[float, ...]]:
+        """The numbers of these tensors, read from behind the header."""
+        if not tensors:
+            return {}
+        if type(alignment) is not int or not 0 < alignment <= 2**20:
+            raise self.wrong(f"the general.alignment {shown(alignment)}")
+        header = len(MAGIC) + self.taken
+        begin = self.file.tell() + -header % alignment
+        return {tensor.name: self._numbers(tensor, begin) for tensor in tensors}
+
+    def _numbers(self, tensor: _Tensor, begin: int) -> tuple[float, ...]:
+        count = math.prod(tensor.sizes)
+        if tensor.kind != F32:
+            raise self.wrong(f"{tensor.name} of type {tensor.kind}; float32, type {F32}, is read")
+        if not 0 < count <= MOST_FACTORS:
+            raise self.wrong(f"{tensor.name} of {count} numbers; 1 .. {MOST_FACTORS} are read")
+        if tensor.offset > LARGEST_FILE:
+            raise self.wrong(f"{tensor.name} at {tensor.offset}, beyond any file")
+        self.file.seek(begin + tensor.offset, os.SEEK_SET)
+        data = self.file.read(4 * count)
+        if len(data) != 4 * count:
+            raise self.wrong(f"an end within {tensor.name}")
+        found = struct.unpack(f"<{count}f", data)
+        for number in found:
+            if not (math.isfinite(number) and number > 0):
+                raise self.wrong(f"{number:g} in {tensor.name}; divisors are finite and above 0")
+        return found
