@@ -344,7 +344,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_the_command_prints_what_explain_says(folder, capsys):
+def test_the_command_prints_what_explain_says(folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # as wide as explain's own lines, and wider
     assert cli.main(["explain", str(folder)]) == 0
     assert capsys.readouterr().out == wn.explain(LLAMA) + "\n"
 
