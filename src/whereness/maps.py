@@ -17,6 +17,7 @@ Axes: B batch, S new tokens, T keys, n axes of a position.
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -242,15 +243,18 @@ def _centred(positions: Tensor) -> Tensor:
 
 def _integers(most: int, shape: tuple[int, ...], where: Where, generator: Draws) -> Tensor:
     """Draws from 0 .. most."""
-    device = where.positions.device
-    drawn_on = device if generator is None else generator.device
-    drawn = torch.randint(most + 1, shape, generator=generator, device=drawn_on)
-    return drawn.to(device)
+    drawn = torch.randint(most + 1, shape, **_drawn_with(where, generator))
+    return drawn.to(where.positions.device)
 
 
 def _uniform(shape: tuple[int, ...], where: Where, generator: Draws) -> Tensor:
     """float64 draws from -1 .. 1."""
-    device = where.positions.device
-    drawn_on = device if generator is None else generator.device
-    drawn = torch.rand(shape, dtype=torch.float64, generator=generator, device=drawn_on)
-    return 2 * drawn.to(device) - 1
+    drawn = torch.rand(shape, dtype=torch.float64, **_drawn_with(where, generator))
+    return 2 * drawn.to(where.positions.device) - 1
+
+
+def _drawn_with(where: Where, generator: Draws) -> dict[str, Any]:
+    """A generator draws on its own device. None is not passed: torch.compile then needs sizes."""
+    if generator is None:
+        return {"device": where.positions.device}
+    return {"generator": generator, "device": generator.device}
