@@ -5,14 +5,15 @@ translation gives the keys and the `Family` that reads them: what is a default i
 stands there as one.
 """
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from whereness.interop import gguf_keys
 from whereness.interop.families import Family, Kind
 from whereness.interop.files import Source
-from whereness.interop.keys import boolean, integer, listed, number, shown, string
+from whereness.interop.keys import boolean, integer, listed, number, short, shown, string
 
 MEGATRON = frozenset(
     {
@@ -30,6 +31,10 @@ MEGATRON = frozenset(
 """Any of these beside num_attention_heads, and no model_type: Megatron's arguments."""
 DEEPSEEK = frozenset({"n_heads", "n_layers", "qk_rope_head_dim"})
 META = frozenset({"dim", "n_heads", "n_layers"})
+POSITIONAL = ("rope_", "rotary_", "yarn_")
+"""What begins so is about positions, so that less likeness to a known key is enough to refuse."""
+MOST_KEYS = 2**13
+"""Megatron has about a thousand arguments."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Translated:
 def translated(source: Source) -> Translated | None:
     """The config in Hugging Face's keys; None if it is in them already."""
     keys = source.keys
+    _no_fope("", keys)
     if "general.architecture" in keys:
         return Translated(*gguf_keys.translated(keys, source.tensors, source.factors))
     if keys.get("model_type") is not None:
@@ -56,6 +62,53 @@ def translated(source: Source) -> Translated | None:
     if keys.keys() >= META:
         return _meta(keys)
     return None
+
+
+def _no_misspelling(dialect: str, keys: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse a key that is nearly one of those that are read: it would count as missing."""
+    if len(keys) > MOST_KEYS:
+        raise ValueError(f"The config has {len(keys)} keys; at most {MOST_KEYS} are read.")
+    for key, value in keys.items():
+        if value is None or key in known:
+            continue
+        word = key[:60].lower().replace("-", "_")
+        likeness = 0.8 if word.startswith(POSITIONAL) else 0.9
+        near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=likeness)
+        if near:
+            raise ValueError(
+                f"{short(key)} is no key of {dialect}'s. Did you mean {near[0]!r}? Rename it, or "
+                "remove it."
+            )
+
+
+FOPE = ("use_fope", "num_inv_freq", "fope_sep_head", "fope_init_factor")
+"""vLLM's keys of FoPE, within a rope dict."""
+
+
+def _no_fope(path: str, keys: Mapping[str, Any]) -> None:
+    """Refuse FoPE by name, in every part: its mixtures are weights, which no config holds."""
+    for name, inner in keys.items():
+        if not isinstance(inner, Mapping):
+            continue
+        if name.endswith("_config"):
+            _no_fope(f"{path}{name}.", inner)
+        if name not in ("rope_parameters", "rope_scaling"):
+            continue
+        for key in FOPE:
+            if inner.get(key) is not None:
+                pairs = inner.get("num_inv_freq")
+                turn = (
+                    f"length={shown(keys.get('max_position_embeddings'))}"
+                    if pairs is None
+                    else f"num_frequencies={shown(pairs)}"
+                )
+                heads = keys.get("num_key_value_heads") if inner.get("fope_sep_head") else 1
+                raise ValueError(
+                    f"{short(path + name)}.{key} = {shown(inner[key])}: FoPE mixes frequencies by "
+                    "weights of the model, cos_coef and sin_coef, which no config holds. Build "
+                    f"wn.FoPE(head_dim, base, {turn}, num_kv_heads={shown(heads)}) and load them, "
+                    "or remove FoPE's keys if the model has none."
+                )
 
 
 def present(keys: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -83,6 +136,7 @@ SIZES = {
 
 def _megatron(keys: dict[str, Any]) -> Translated:
     """Megatron-LM's arguments and TransformerConfig, megatron/training/arguments.py."""
+    _no_misspelling("Megatron", keys, MEGATRON_KEYS)
     ours: dict[str, Any] = present(keys, SIZES)
     latent = bool(keys.get("multi_latent_attention"))
     default = "rope" if latent else "learned_absolute"
@@ -139,6 +193,19 @@ YARN = {
 }
 
 
+MEGATRON_KEYS = frozenset(
+    {
+        *MEGATRON,
+        *SIZES,
+        *YARN,
+        *(f"yarn_{key}" for key in YARN),
+        "multi_latent_attention",
+        "rope_scaling_factor",
+        "rope_type",
+    }
+)
+
+
 def _megatron_scaling(keys: dict[str, Any], kind: str) -> dict[str, Any]:
     step = keys.get("rotary_seq_len_interpolation_factor")
     llama = keys.get("use_rope_scaling")
@@ -163,31 +230,33 @@ def _megatron_scaling(keys: dict[str, Any], kind: str) -> dict[str, Any]:
     return {} if step in (None, 1) else {"rope_type": "linear", "factor": step}
 
 
+DEEPSEEK_DEFAULTS = {
+    "max_seq_len": 16_384,
+    "original_seq_len": 4096,
+    "rope_factor": 40.0,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 1.0,
+}
+DEEPSEEK_SIZES = {
+    "dim": "hidden_size",
+    "max_seq_len": "max_position_embeddings",
+    "n_heads": "num_attention_heads",
+    "n_layers": "num_hidden_layers",
+    "qk_nope_head_dim": "qk_nope_head_dim",
+    "qk_rope_head_dim": "qk_rope_head_dim",
+    "rope_theta": "rope_theta",
+}
+DEEPSEEK_KEYS = frozenset({*DEEPSEEK_DEFAULTS, *DEEPSEEK_SIZES})
+
+
 def _deepseek(keys: dict[str, Any]) -> Translated:
     """DeepSeek-V3's inference code, inference/model.py; its ModelArgs hold the defaults."""
-    defaults = {
-        "max_seq_len": 16_384,
-        "original_seq_len": 4096,
-        "rope_factor": 40.0,
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "mscale": 1.0,
-    }
-    full = {**defaults, **{k: v for k, v in keys.items() if v is not None}}
+    _no_misspelling("DeepSeek", keys, DEEPSEEK_KEYS)
+    full = {**DEEPSEEK_DEFAULTS, **{k: v for k, v in keys.items() if v is not None}}
     reach = integer("max_seq_len", full["max_seq_len"])
     original = integer("original_seq_len", full["original_seq_len"])
-    ours = present(
-        full,
-        {
-            "dim": "hidden_size",
-            "max_seq_len": "max_position_embeddings",
-            "n_heads": "num_attention_heads",
-            "n_layers": "num_hidden_layers",
-            "qk_nope_head_dim": "qk_nope_head_dim",
-            "qk_rope_head_dim": "qk_rope_head_dim",
-            "rope_theta": "rope_theta",
-        },
-    )
+    ours = present(full, DEEPSEEK_SIZES)
     if reach > original:
         names = {
             "rope_factor": "factor",
@@ -211,16 +280,23 @@ def _deepseek(keys: dict[str, Any]) -> Translated:
     return Translated("DeepSeek", ours, family)
 
 
+META_SIZES = {
+    "dim": "hidden_size",
+    "head_dim": "head_dim",
+    "n_heads": "num_attention_heads",
+    "n_layers": "num_hidden_layers",
+    "rope_theta": "rope_theta",
+}
+META_KEYS = frozenset(
+    {*META_SIZES, "rope_high_freq_factor", "rope_scaling_factor", "use_scaled_rope"}
+)
+
+
 def _meta(keys: dict[str, Any]) -> Translated:
     """Meta's own params.json of Llama: interleaved, as the published weights are there."""
-    names = {
-        "dim": "hidden_size",
-        "head_dim": "head_dim",
-        "n_heads": "num_attention_heads",
-        "n_layers": "num_hidden_layers",
-        "rope_theta": "rope_theta",
-    }
-    ours, notices = present(keys, names), []
+    # A misspelled key of DeepSeek's is what makes its config look like one of Meta's.
+    _no_misspelling("Meta", keys, META_KEYS | DEEPSEEK_KEYS)
+    ours, notices = present(keys, META_SIZES), []
     scaled = keys.get("use_scaled_rope")
     if scaled is not None and boolean("use_scaled_rope", scaled):
         factor = keys.get("rope_scaling_factor")
