@@ -152,6 +152,7 @@ def test_a_base_that_is_the_codes_own_is_told(keys):
         (megatron(kv_chanels=32), "Did you mean 'kv_channels'"),
         (megatron(no_rope_frq=4), "Did you mean 'no_rope_freq'"),
         (megatron(use_rope_scalling=True), "Did you mean 'use_rope_scaling'"),
+        (megatron(rope_scaling={"factor": 8}), "Did you mean 'use_rope_scaling'"),
         (megatron(yarn_mscal=1.0), "Did you mean 'yarn_mscale'"),
         ({**DEEPSEEK, "rope_factr": 40}, "rope_factr is no key of DeepSeek's. Did you mean 'rope_"),
         ({**DEEPSEEK, "max_seq_lens": 64}, "Did you mean 'max_seq_len'"),
@@ -218,7 +219,7 @@ USUAL = words(
 
 def test_megatrons_other_arguments_are_no_misspellings():
     assert len(USUAL) > 100
-    keys = megatron(**dict.fromkeys(USUAL, 1))
+    keys = megatron(**dict.fromkeys(USUAL, 1), rope_scaling=False, rotary_pct=None)
     close(quiet(keys).frequencies, plain(10_000.0, 16))
 
 

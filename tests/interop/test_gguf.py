@@ -324,6 +324,16 @@ def test_divisors_beyond_the_file_or_twice_are_refused():
             read_header(io.BytesIO(data), "x.gguf")
 
 
+def test_a_part_of_a_split_file_cannot_say_whether_weights_scale(tmp_path):
+    path = tmp_path / "model-00001-of-00002.gguf"
+    path.write_bytes(file_of({**SMALL, "split.count": 2}, ["token_embd.weight"]))
+    assert "if it has rope_freqs.weight" in told(path)
+    path.write_bytes(with_factors({**SMALL, "split.count": 2}, ONES))
+    assert not told(path)
+    path.write_bytes(file_of({**SMALL, "split.count": 1}, ["token_embd.weight"]))
+    assert not told(path)
+
+
 def test_two_spellings_of_a_key_must_agree():
     more = scaling("yarn", factor=4.0, original_context_length=32, attn_factor=1.5)
     same = quiet(metadata(**more, **{"rope.scaling.yarn_attn_factor": 1.5}))

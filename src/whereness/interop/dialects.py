@@ -69,8 +69,8 @@ def _no_misspelling(dialect: str, keys: Mapping[str, Any], known: Collection[str
     if len(keys) > MOST_KEYS:
         raise ValueError(f"The config has {len(keys)} keys; at most {MOST_KEYS} are read.")
     for key, value in keys.items():
-        if value is None or key in known:
-            continue
+        if value is None or value is False or key in known:
+            continue  # a flag that is off does nothing under any name
         word = key[:60].lower().replace("-", "_")
         likeness = 0.8 if word.startswith(POSITIONAL) else 0.9
         near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=likeness)

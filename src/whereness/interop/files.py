@@ -99,9 +99,9 @@ def _read_path(given: "str | os.PathLike[str]") -> Source:
     with path.open("rb") as file:
         if file.read(4) == gguf.MAGIC:
             header = gguf.read_header(file, str(path))
-            return Source(
-                header.metadata, tensors=header.tensors, name=str(path), factors=header.factors
-            )
+            whole = header.metadata.get("split.count", 1) in (0, 1)  # others may hold divisors
+            tensors = header.tensors if whole or header.factors else None
+            return Source(header.metadata, tensors=tensors, name=str(path), factors=header.factors)
         file.seek(0)
         text = file.read(LARGEST_JSON + 1)
     if len(text) > LARGEST_JSON:
