@@ -230,10 +230,11 @@ def test_llama_3s_divisors_are_its_scaling(tmp_path, factor, aligned):
     close(found.frequencies, llama3(500_000.0, 128, factor, 1.0, 4.0, 8192), 1e-6)
 
 
-def test_other_divisors_are_taken_as_they_are(tmp_path):
+@pytest.mark.parametrize("width", [{}, {"qwen2.rope.dimension_count": 16}])
+def test_other_divisors_are_taken_as_they_are(tmp_path, width):
     path = tmp_path / "model.gguf"
     divisors = [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 8.0, 9.5]
-    path.write_bytes(with_factors(SMALL, {"rope_freqs.weight": divisors}))
+    path.write_bytes(with_factors({**SMALL, **width}, {"rope_freqs.weight": divisors}))
     found = quiet(path)
     expected = [w / d for w, d in zip(plain(1_000_000.0, 16), divisors, strict=True)]
     for length in (8, 64, 65, 4096):
