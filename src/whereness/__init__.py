@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from .encoding import Call as Call
     from .encoding import NoPE as NoPE
     from .encoding import PositionalEncoding as PositionalEncoding
-    from .interop.configs import from_config as from_config
-    from .interop.explain import explain as explain
-    from .interop.keys import ConfigWarning as ConfigWarning
-    from .interop.pairing import convert_fused_qkv as convert_fused_qkv
-    from .interop.pairing import convert_pairing as convert_pairing
+    from .interop.config.explain import explain as explain
+    from .interop.config.keys import ConfigWarning as ConfigWarning
+    from .interop.config.reader import from_config as from_config
+    from .interop.weights.pairing import convert_fused_qkv as convert_fused_qkv
+    from .interop.weights.pairing import convert_pairing as convert_pairing
     from .properties import Properties as Properties
     from .properties import measure as measure
     from .registry import create as create
@@ -67,7 +67,7 @@ _HOMES = {
     "Binary": "absolute.binary",
     "Call": "encoding",
     "Combined": "combined",
-    "ConfigWarning": "interop.keys",
+    "ConfigWarning": "interop.config.keys",
     "DINOv3RoPE": "rotary.dinov3",
     "DroPE": "rotary.temperature",
     "FoPE": "rotary.fope",
@@ -91,12 +91,12 @@ _HOMES = {
     "Where": "where",
     "XPos": "rotary.xpos",
     "attention": "attend.functional",
-    "convert_fused_qkv": "interop.pairing",
-    "convert_pairing": "interop.pairing",
+    "convert_fused_qkv": "interop.weights.pairing",
+    "convert_pairing": "interop.weights.pairing",
     "create": "registry",
     "encodings": "registry",
-    "explain": "interop.explain",
-    "from_config": "interop.configs",
+    "explain": "interop.config.explain",
+    "from_config": "interop.config.reader",
     "measure": "properties",
     "rerotate": "rotary.rerotate",
 }

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import whereness as wn
 from cases.support import GROUPS, HEAD_DIM, HEADS, bitwise, case, differ, equal, heads
-from whereness.interop.checkpoint import convert_checkpoint
+from whereness.interop.weights.checkpoint import convert_checkpoint
 from whereness.rotary.base import Rotary
 
 PAIRINGS = ("half", "interleaved")

@@ -28,8 +28,8 @@ from interop.support import (
     save_folder,
 )
 from processes import ROOT, clean_environment
-from whereness.interop.checkpoint import convert_checkpoint
-from whereness.interop.projections import Given
+from whereness.interop.weights.checkpoint import convert_checkpoint
+from whereness.interop.weights.projections import Given
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn], ids=str)
@@ -210,7 +210,7 @@ def test_the_progress_counts_every_byte(tmp_path):
 MEMORY = """
 import sys
 from pathlib import Path
-from whereness.interop.checkpoint import convert_checkpoint
+from whereness.interop.weights.checkpoint import convert_checkpoint
 
 def memory(field):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -10,8 +10,8 @@ import whereness as wn
 from interop.toy import SMALL, YARN, config, llama3, plain, scaled, yarn
 from processes import ROOT, python
 from whereness import cli
-from whereness.interop.explain import as_data, tell
-from whereness.interop.facts import facts
+from whereness.interop.config.explain import as_data, tell
+from whereness.interop.config.facts import facts
 
 LLAMA = {
     "model_type": "llama",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import whereness as wn
 from interop.toy import SMALL, close, plain
-from whereness.interop import files
+from whereness.interop.config import files
 
 BROKEN = {
     "empty": (b"", "not valid JSON"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import whereness as wn
 from interop.toy import close, llama3, plain, quiet, told, yarn
-from whereness.interop.gguf import read_header
+from whereness.interop.gguf.header import read_header
 
 SMALL = {
     "general.architecture": "qwen2",

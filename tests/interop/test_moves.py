@@ -5,8 +5,8 @@ import torch
 
 import whereness as wn
 from interop.support import LLAMA, D, E, G, H, drawn, llama, load, raw, same, save_folder
-from whereness.interop.checkpoint import convert_checkpoint
-from whereness.interop.projections import Given
+from whereness.interop.weights.checkpoint import convert_checkpoint
+from whereness.interop.weights.projections import Given
 
 
 def test_norms_scales_and_adapters_move_with_their_rows(tmp_path):

@@ -10,8 +10,8 @@ import torch
 
 from interop.support import expected, llama, load, same, save_folder
 from processes import ROOT, clean_environment
-from whereness.interop import checkpoint, placing
-from whereness.interop.checkpoint import convert_checkpoint
+from whereness.interop.weights import checkpoint, placing
+from whereness.interop.weights.checkpoint import convert_checkpoint
 
 
 def test_nothing_is_overwritten_unless_asked(tmp_path):
@@ -105,7 +105,7 @@ def test_a_run_that_is_killed_leaves_no_half_target_and_the_next_cleans_up(tmp_p
     source = source if folder else source / "model.safetensors"
     target = tmp_path / ("b" if folder else "b.safetensors")
     code = (
-        "import sys, time; from whereness.interop import checkpoint\n"
+        "import sys, time; from whereness.interop.weights import checkpoint\n"
         "def slow(*arguments):\n"
         "    print('there', flush=True); time.sleep(60)\n"
         "checkpoint.copy_bytes = slow\n"

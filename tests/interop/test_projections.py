@@ -6,8 +6,8 @@ import torch
 import whereness as wn
 from interop.support import D, E, G, H, config_of, drawn, load, raw, same, save_folder
 from interop.toy import quiet
-from whereness.interop.checkpoint import convert_checkpoint
-from whereness.interop.projections import Given
+from whereness.interop.weights.checkpoint import convert_checkpoint
+from whereness.interop.weights.projections import Given
 
 FUSED = {
     "phi3": ("self_attn.qkv_proj", {"partial_rotary_factor": 0.5}, "stacked", H, G, 4),

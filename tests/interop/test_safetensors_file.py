@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interop.support import drawn, file_of, load, metadata, save
-from whereness.interop.safetensors_file import BITS, copy_bytes, read_header, write_header
+from whereness.interop.weights.safetensors_file import BITS, copy_bytes, read_header, write_header
 
 DTYPES = {
     "BOOL": torch.bool,

@@ -9,7 +9,7 @@ from interop.support import (
     same,
     save_folder,
 )
-from whereness.interop.checkpoint import convert_checkpoint
+from whereness.interop.weights.checkpoint import convert_checkpoint
 
 
 def test_files_beside_the_weights(tmp_path):

@@ -6,8 +6,9 @@ import pytest
 
 import whereness as wn
 from interop.toy import SMALL, config, quiet
-from whereness.interop import configs, spelling
-from whereness.interop.files import read
+from whereness.interop.config import reader as configs
+from whereness.interop.config import spelling
+from whereness.interop.config.files import read
 
 
 @pytest.mark.parametrize(

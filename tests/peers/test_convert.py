@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from whereness.interop.checkpoint import convert_checkpoint
-from whereness.interop.projections import NAMES, Given, rules_of
+from whereness.interop.weights.checkpoint import convert_checkpoint
+from whereness.interop.weights.projections import NAMES, Given, rules_of
 
 pytestmark = [pytest.mark.more, pytest.mark.untyped]
 

@@ -32,8 +32,8 @@ from peers.rotary_classes import (
     subjects,
 )
 from peers.rotary_scalings import LENGTH_DEPENDENT, reach, scaled, scalings
-from whereness.interop import configs
-from whereness.interop.files import read
+from whereness.interop.config import reader as configs
+from whereness.interop.config.files import read
 
 pytestmark = [pytest.mark.more, pytest.mark.untyped, pytest.mark.timeout(300)]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 if TYPE_CHECKING:
-    from whereness.interop.checkpoint import Plan
+    from whereness.interop.weights.checkpoint import Plan
 
 LARGE = 1 << 30
 """Bytes from which on the progress is told."""
@@ -81,8 +81,8 @@ class Options:
 
 def run(options: Options) -> int:
     """Convert, and tell what was done."""
-    from whereness.interop.checkpoint import convert_checkpoint
-    from whereness.interop.projections import Given
+    from whereness.interop.weights.checkpoint import convert_checkpoint
+    from whereness.interop.weights.projections import Given
 
     given = Given(
         num_heads=_positive("--num-heads", options.num_heads),
@@ -136,8 +136,8 @@ def done(plan: "Plan", target: Path) -> dict[str, object]:
 
 def notes(plan: "Plan") -> list[str]:
     """What the user must know beside the result."""
-    from whereness.interop.projections import is_known, key_of, part_of, usual_of
     from whereness.interop.strict_json import shown
+    from whereness.interop.weights.projections import is_known, key_of, part_of, usual_of
 
     part, told = part_of(plan.source.config), []
     key = key_of(part)

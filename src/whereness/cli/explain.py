@@ -34,7 +34,7 @@ class Options:
 def run(options: Options) -> int:
     """Print what is told, or write its numbers as JSON."""
     from whereness import __version__
-    from whereness.interop.explain import WIDTH, as_data, render, tell
+    from whereness.interop.config.explain import WIDTH, as_data, render, tell
 
     told = tell(options.config, options.layer, options.part)
     if options.json is not None:

@@ -1,0 +1,1 @@
+"""Configs of models: what position each layer has, read and told."""

@@ -1,0 +1,75 @@
+"""Keys of models outside of transformers that say their RoPE in their own way, in the usual keys.
+
+chatglm     rope_ratio                      -> rope_theta
+internlm    rotary: base, type, ...         -> rope_theta, rope_parameters
+qwen        use_dynamic_ntk                 -> rope_parameters
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from whereness.interop.config.keys import boolean, mapping, number, shown
+from whereness.interop.families import Family
+
+Keys = dict[str, Any]
+SHARED_VOCABULARY = 65_024
+"""Of ChatGLM2 and ChatGLM3 (`padded_vocab_size`); GLM-4 has another one."""
+
+
+def rewritten(
+    model_type: str, keys: Mapping[str, Any], known: Family
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """The keys in the usual names, and what must be told of them."""
+    rewrite = REWRITES.get(model_type)
+    return rewrite(dict(keys), known) if rewrite else (keys, ())
+
+
+def _chatglm(keys: Keys, known: Family) -> tuple[Keys, tuple[str, ...]]:
+    ratio = keys.pop("rope_ratio", None)
+    if ratio is None or number("rope_ratio", ratio, 0.0) == 1.0:
+        return keys, ()
+    if keys.get("rope_theta") is not None:
+        raise ValueError("The config has rope_theta and rope_ratio: keep one of them.")
+    keys["rope_theta"] = known.defaults["rope_theta"] * ratio
+    if keys.get("padded_vocab_size", SHARED_VOCABULARY) != SHARED_VOCABULARY:
+        return keys, ()
+    told = (
+        f"rope_ratio = {shown(ratio)} multiplies the base, as in ChatGLM3 and GLM-4; the code of "
+        "ChatGLM2-6B-32k divides positions by it instead: for that model take rope_ratio out and "
+        f"give rope_scaling {{'type': 'linear', 'factor': {shown(ratio)}}}."
+    )
+    return keys, (told,)
+
+
+def _internlm(keys: Keys, known: Family) -> tuple[Keys, tuple[str, ...]]:
+    rotary, told = keys.pop("rotary", None), ()
+    if rotary is None:
+        if keys.get("rope_theta") is not None:
+            return keys, ()
+        rotary = {"base": known.defaults["rope_theta"], "type": "dynamic"}
+        told = ("rotary is missing: a dynamic scaling is taken, the default of its config class.",)
+    rotary = mapping("rotary", rotary)
+    kind = rotary.get("type")
+    if kind not in ("origin", "dynamic"):
+        raise ValueError(f"rotary.type must be origin or dynamic, got {shown(kind)}.")
+    base = number("rotary.base", rotary.get("base"), 0.0)
+    if keys.get("rope_theta") not in (None, base):
+        raise ValueError("The config has rope_theta and another rotary.base: keep one of them.")
+    keys["rope_theta"] = base
+    if kind == "dynamic":
+        factor = rotary.get("scaling_factor", 1.0)
+        keys["rope_parameters"] = {"rope_type": "dynamic", "factor": factor}
+    return keys, told
+
+
+def _qwen(keys: Keys, _: Family) -> tuple[Keys, tuple[str, ...]]:
+    if boolean("use_dynamic_ntk", keys.get("use_dynamic_ntk")):
+        keys["rope_parameters"] = {"rope_type": "dynamic"}
+    return keys, ()
+
+
+REWRITES: dict[str, Callable[[Keys, Family], tuple[Keys, tuple[str, ...]]]] = {
+    "chatglm": _chatglm,
+    "internlm": _internlm,
+    "qwen": _qwen,
+}

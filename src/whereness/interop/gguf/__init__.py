@@ -1,0 +1,1 @@
+"""The metadata of GGUF files, and what llama.cpp makes of it."""

@@ -1,0 +1,1 @@
+"""Weights between the two pairings of rotary channels."""
