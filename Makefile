@@ -21,8 +21,9 @@ endif
 
 help:
 	@echo 'make venv       the environment, in .venv'
-	@echo 'make test       all tests but the slow ones, plain and with types checked at run time'
-	@echo 'make test-more  the slow tests, those against other libraries and those in a browser'
+	@echo 'make test       all tests but the slow ones'
+	@echo 'make test-more  the slow tests, those against other libraries, those in a browser, and the'
+	@echo '                others again with types checked at run time'
 	@echo 'make browser    what the tests in a browser need: Chromium, and what drives it'
 	@echo 'make lint       ruff, pyrefly, import-linter'
 	@echo 'make compare    the main job: compare encodings (ARGS="--help" lists the options)'
@@ -74,10 +75,10 @@ lint: venv
 
 test: venv
 	$(PYTEST) -m 'not more' $(ARGS)
-	WHERENESS_TYPED=1 $(PYTEST) -m 'not more and not untyped' $(ARGS)
 
 test-more: venv $(VENV)/.peers browser
 	$(PYTEST) -m more $(ARGS)
+	WHERENESS_TYPED=1 $(PYTEST) -m 'not more and not untyped' $(ARGS)
 
 compare: venv
 	$(VENV)/bin/whereness compare $(ARGS)
