@@ -22,8 +22,7 @@ endif
 help:
 	@echo 'make venv       the environment, in .venv'
 	@echo 'make test       all tests but the slow ones'
-	@echo 'make test-more  the slow tests, those against other libraries, those in a browser, and the'
-	@echo '                others again with types checked at run time'
+	@echo 'make test-more  the slow tests, other libraries, a browser, and all again with types checked'
 	@echo 'make browser    what the tests in a browser need: Chromium, and what drives it'
 	@echo 'make lint       ruff, pyrefly, import-linter'
 	@echo 'make compare    the main job: compare encodings (ARGS="--help" lists the options)'
