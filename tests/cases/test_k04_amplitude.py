@@ -1,6 +1,7 @@
 """K04: both corrections of the logits, the one on cos and sin and the one on all logits."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -84,6 +85,23 @@ def test_the_other_wish_is_said_by_the_amplitude_itself():
     assert both(S.YaRN(64.0, 64)) == pytest.approx((1.41588831, 1.0))
     with pytest.raises(ValueError, match='"paper" has no mscale_all_dim: name the school'):
         S.YaRN(64.0, 64, mscale=1.0, mscale_all_dim=1.0)
+
+
+@case("P049")
+def test_a_config_whose_mscales_cancel_is_told():
+    """Of a model without the second correction; the numbers are those of the case."""
+    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 64.0}
+    rope |= {"original_max_position_embeddings": 4096, "mscale": 1.0}
+    config = {"model_type": "mistral", "head_dim": 128, "hidden_size": 4096}
+    config |= {"num_attention_heads": 32, "num_hidden_layers": 2, "rope_parameters": rope}
+    config["max_position_embeddings"] = 64 * 4096
+    with pytest.warns(wn.ConfigWarning, match=r"cancel, so YaRN does not sharpen.*1\.4159"):
+        found = wn.from_config({**config, "rope_parameters": {**rope, "mscale_all_dim": 1.0}})
+    assert (found.amplitude, found.logit_scale(128)) == (1.0, 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", wn.ConfigWarning)
+        found = wn.from_config({**config, "rope_parameters": {**rope, "mscale_all_dim": 0.0}})
+    assert found.amplitude == pytest.approx(1.41588831)
 
 
 @case("P051")

@@ -255,3 +255,38 @@ def test_kimi_k2_is_read_as_deepseek_v3():
 
 def test_a_converted_model_of_a_rewritten_config_keeps_its_mark():
     assert quiet({**CHATGLM, "rope_ratio": 50, "whereness_pairing": "half"}).pairing == "half"
+
+
+NOMIC = {  # the file of nomic-embed-text-v1
+    "model_type": "nomic_bert",
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 8192,
+    "max_trained_positions": 2048,
+    "rotary_emb_base": 1000,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_scaling_factor": 2,
+}
+
+
+def test_nomic_bert_scales_its_base_beyond_the_trained_length():
+    found = quiet(NOMIC)
+    assert (found.head_dim, found.rotary_dim, found.pairing) == (64, 64, "half")
+    for length, grown in ((2048, 1.0), (4096, 2 * 4096 / 2048 - 1), (8192, 2 * 8192 / 2048 - 1)):
+        slowest = (1000 * grown ** (64 / 62)) ** (-62 / 64)
+        assert found.frequencies_at(length)[-1].item() == pytest.approx(slowest, rel=1e-12)
+
+
+def test_nomic_bert_reads_its_own_names():
+    plain = quiet({**NOMIC, "n_embd": 1024, "n_head": 32, "rotary_scaling_factor": None})
+    assert (plain.head_dim, plain.base, plain.scaling) == (32, 1000.0, None)
+    for changed, message in (
+        ({"rope_theta": 10_000.0}, "rotary_emb_base and another rope_theta"),
+        ({"rotary_emb_fraction": 0.5}, "rotary_emb_fraction must be 1, got 0.5"),
+        ({"rotary_emb_interleaved": True}, "models of this family pair halves"),
+        ({"max_trained_positions": None}, "rotary_scaling_factor needs max_trained_positions"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            quiet({**NOMIC, **changed})

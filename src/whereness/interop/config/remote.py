@@ -2,6 +2,7 @@
 
 chatglm     rope_ratio                      -> rope_theta
 internlm    rotary: base, type, ...         -> rope_theta, rope_parameters
+nomic_bert  n_embd, rotary_emb_base, ...    -> hidden_size, rope_theta, rope_parameters, ...
 qwen        use_dynamic_ntk                 -> rope_parameters
 """
 
@@ -62,6 +63,38 @@ def _internlm(keys: Keys, known: Family) -> tuple[Keys, tuple[str, ...]]:
     return keys, told
 
 
+NOMIC = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+    "rotary_emb_base": "rope_theta",
+}
+
+
+def _nomic(keys: Keys, _: Family) -> tuple[Keys, tuple[str, ...]]:
+    for old, usual in NOMIC.items():
+        value = keys.pop(old, None)
+        if value is not None and keys.get(usual) not in (None, value):
+            raise ValueError(f"The config has {old} and another {usual}: keep one of them.")
+        if value is not None:
+            keys[usual] = value
+    fraction = keys.pop("rotary_emb_fraction", None)
+    if fraction is not None and number("rotary_emb_fraction", fraction) != 1.0:
+        raise ValueError(f"rotary_emb_fraction must be 1, got {shown(fraction)}.")
+    if boolean("rotary_emb_interleaved", keys.pop("rotary_emb_interleaved", None)):
+        raise ValueError("rotary_emb_interleaved must be false: models of this family pair halves.")
+    factor = keys.pop("rotary_scaling_factor", None)
+    if factor is not None:
+        keys["rope_parameters"] = {"rope_type": "dynamic", "factor": factor}
+        # Its code scales from the trained length on, and n_positions is what it may then reach.
+        trained = keys.get("max_trained_positions")
+        if trained is None:
+            raise ValueError("rotary_scaling_factor needs max_trained_positions beside it.")
+        keys["max_position_embeddings"] = trained
+    return keys, ()
+
+
 def _qwen(keys: Keys, _: Family) -> tuple[Keys, tuple[str, ...]]:
     if boolean("use_dynamic_ntk", keys.get("use_dynamic_ntk")):
         keys["rope_parameters"] = {"rope_type": "dynamic"}
@@ -71,5 +104,6 @@ def _qwen(keys: Keys, _: Family) -> tuple[Keys, tuple[str, ...]]:
 REWRITES: dict[str, Callable[[Keys, Family], tuple[Keys, tuple[str, ...]]]] = {
     "chatglm": _chatglm,
     "internlm": _internlm,
+    "nomic_bert": _nomic,
     "qwen": _qwen,
 }

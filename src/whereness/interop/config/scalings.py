@@ -224,6 +224,12 @@ def _yarn_amplitude(rope: Rope, factor: float) -> dict[str, Any]:
         return {"attention_factor": given, **school}
     if given is None and mscale and all_dim:  # without the factor on logits, as most models
         given = _m(factor, mscale) / _m(factor, all_dim)
+        if given == 1.0 and factor > 1:
+            rope.reading.notice(
+                f"{rope.path}: mscale and mscale_all_dim are alike and cancel, so YaRN does not "
+                "sharpen the logits (amplitude 1). Vendors have since set mscale_all_dim to 0, "
+                f"for an amplitude of {_m(factor, 1.0):.4f}."
+            )
     return {"attention_factor": given}
 
 
