@@ -17,7 +17,7 @@ from whereness.interop.families import Keys
 LARGEST_WIDTH = 2**16
 """Channels of a head: the widest in released models is 2^9."""
 LARGEST_LENGTH = 2**53
-MOST_LAYERS = 2**16
+MOST_LAYERS = 2**12
 
 
 USUAL_NAMES = {

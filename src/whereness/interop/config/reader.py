@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from whereness.interop.config.files import read
-from whereness.interop.config.keys import ConfigWarning, short, shown
+from whereness.interop.config.keys import MOST_LAYERS, ConfigWarning, short, shown
 from whereness.interop.config.layers import Slot, slots
 from whereness.interop.config.parts import Part, chosen, parts_of, tell_dead
 from whereness.interop.config.rotary import rotary_layer
@@ -109,7 +109,7 @@ def _layers(part: Part) -> Layers:
     length = reading.whole(known.num_positions)
     if known.kind in KINDS:
         one = (KINDS[known.kind](reading, known),)
-        count = reading.whole(known.num_layers, 2**16)
+        count = reading.whole(known.num_layers, MOST_LAYERS)
         return Layers(part, (one,) * (count or 1), count is not None, length)
     found = slots(reading, known)
     made: dict[Slot, Layer] = {}
