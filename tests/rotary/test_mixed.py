@@ -257,6 +257,7 @@ def test_it_compiles():
         ({"head_dim": 8, "num_kv_heads": 3}, "multiple of num_kv_heads, got 4 and 3"),
         ({"head_dim": 8, "num_kv_heads": 0}, "num_kv_heads must be at least 1, got 0"),
         ({"head_dim": 8, "base": 0.0}, "base must be a finite number above 0, got 0.0"),
+        ({"head_dim": 8, "base": 1e-300}, "large enough for float32 directions, got 1e-300"),
         ({"head_dim": 8, "pairing": "both"}, "'half', 'interleaved'; got 'both'"),
     ],
 )

@@ -72,6 +72,8 @@ class MixedRoPE(Rotary):
             )
         pairs = self.head_dim // 2
         self._lengths = geometric(self.base, self.head_dim // self.num_axes, pairs // self.num_axes)
+        if max(self._lengths) > torch.finfo(torch.float32).max:
+            raise ValueError(f"base must be large enough for float32 directions, got {base!r}.")
         self.directions = nn.Parameter(torch.empty(self.num_axes, self.num_kv_heads, pairs))
         self.reset_parameters()
 
