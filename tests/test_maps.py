@@ -253,9 +253,11 @@ def test_every_sequence_has_a_draw_of_its_own_though_positions_are_shared(name):
 
 @pytest.mark.untyped
 @pytest.mark.parametrize("name", MAPS)
-def test_a_model_that_moves_compiles_in_one_graph(name):
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_model_that_moves_compiles_in_one_graph(name, dynamic):
     whole = model([MAPS[name](), wn.RoPE(8)]).train()
-    compiled = torch.compile(whole, fullgraph=True, backend="eager")
+    torch._dynamo.reset()
+    compiled = torch.compile(whole, fullgraph=True, backend="eager", dynamic=dynamic)
     torch.manual_seed(5)
     found = compiled(IDS)
     torch.manual_seed(5)

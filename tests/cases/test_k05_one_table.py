@@ -57,7 +57,7 @@ def test_mixed_tables_are_far_from_it_and_refused(name):
     differ(torch.cat(found, 1), one_shot(whole, ids))
     caches = whole.new_caches()
     whole(ids[:, :8], where=wn.Where(lengths=8), caches=caches)
-    with pytest.raises(ValueError, match="lengths changed. A change of lengths needs a new cache"):
+    with pytest.raises(ValueError, match="lengths changed. Cached keys used another table"):
         whole(ids[:, 8:9], where=wn.Where(lengths=9), caches=caches)
     with pytest.raises(ValueError, match=r"give Where\(lengths="):
         decoded(whole, ids, [8, 4])

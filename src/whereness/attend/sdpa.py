@@ -28,7 +28,9 @@ def fused(
     dtype, allowed, bias = q.dtype, call.allowed, call.at.bias()
     options = {"dropout_p": dropout, "scale": call.scale, "enable_gqa": k.shape[1] != q.shape[1]}
     if bias is None and allowed is None:
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, **options)
+        # Under compile with lengths that vary it may be symbolic, which torch does not take.
+        plain = bool(is_causal)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=plain, **options)
         return encoding.outputs(out, None, call)
 
     mask, sees_any = None, None
