@@ -28,8 +28,9 @@ def fused(
     dtype, allowed, bias = q.dtype, call.allowed, call.at.bias()
     options = {"dropout_p": dropout, "scale": call.scale, "enable_gqa": k.shape[1] != q.shape[1]}
     if bias is None and allowed is None:
-        # Under compile with lengths that vary it may be symbolic, which torch does not take.
-        plain = bool(is_causal)
+        # Under compile with lengths that vary it may be symbolic, which torch does not take, and
+        # bool() leaves it so.
+        plain = True if is_causal else False  # noqa: SIM210
         out = F.scaled_dot_product_attention(q, k, v, is_causal=plain, **options)
         return encoding.outputs(out, None, call)
 
