@@ -282,6 +282,8 @@ def test_nomic_bert_scales_its_base_beyond_the_trained_length():
 def test_nomic_bert_reads_its_own_names():
     plain = quiet({**NOMIC, "n_embd": 1024, "n_head": 32, "rotary_scaling_factor": None})
     assert (plain.head_dim, plain.base, plain.scaling) == (32, 1000.0, None)
+    usual = {"model_type": "nomic_bert", "hidden_size": 512, "num_attention_heads": 4}
+    assert quiet(usual).head_dim == 128  # transformers' own names, and none of the others
     for changed, message in (
         ({"rope_theta": 10_000.0}, "rotary_emb_base and another rope_theta"),
         ({"rotary_emb_fraction": 0.5}, "rotary_emb_fraction must be 1, got 0.5"),

@@ -498,7 +498,8 @@ def test_parts_of_composite_models(record_property):
         if not inner.get("model_type"):  # Evolla's and Qwen3-Omni's, above
             continue
         ours, alone = (told(each, part) for each, part in ((keys, path), (inner, "")))
-        if ours != alone:
+        # A refusal names its keys by their path.
+        if ours.replace(f"{path}.", "") != alone:
             said.append(f"{whole.__name__} {path}: {ours}, not {alone}")
     record_property("measured", f"{len(composites()) - len(said)} of {len(composites())} parts")
     assert not said

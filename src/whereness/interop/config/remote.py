@@ -82,7 +82,8 @@ def _nomic(keys: Keys, _: Family) -> tuple[Keys, tuple[str, ...]]:
     fraction = keys.pop("rotary_emb_fraction", None)
     if fraction is not None and number("rotary_emb_fraction", fraction) != 1.0:
         raise ValueError(f"rotary_emb_fraction must be 1, got {shown(fraction)}.")
-    if boolean("rotary_emb_interleaved", keys.pop("rotary_emb_interleaved", None)):
+    interleaved = keys.pop("rotary_emb_interleaved", None)
+    if interleaved is not None and boolean("rotary_emb_interleaved", interleaved):
         raise ValueError("rotary_emb_interleaved must be false: models of this family pair halves.")
     factor = keys.pop("rotary_scaling_factor", None)
     if factor is not None:
