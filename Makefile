@@ -31,7 +31,9 @@ help:
 
 venv: $(VENV)/.stamp
 
-$(VENV)/.stamp: pyproject.toml constraints.txt Makefile $(MOVED)
+NATIVE := $(wildcard native/*.cpp native/*.h) native/CMakeLists.txt
+
+$(VENV)/.stamp: pyproject.toml constraints.txt Makefile $(NATIVE) $(MOVED)
 	@set -e; rm -f $@ $(VENV)/.peers $(VENV)/.browser; \
 	if [ -n "$(MOVED)" ] || ! $(PY) -c '' 2>/dev/null; then \
 		found=; for python in $(CANDIDATES); do \
@@ -101,5 +103,6 @@ lock:
 	rm -rf build/lock build/torch.txt
 
 clean:
+	git clean -qfdX native src/whereness/kernels 2>/dev/null || true
 	rm -rf $(VENV) build dist .hypothesis .pytest_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,7 @@
+#include "kernels.h"
+
+namespace whereness {
+
+void bind_diagonals(nanobind::module_ &) {}
+
+}  // namespace whereness

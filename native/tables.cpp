@@ -1,0 +1,7 @@
+#include "kernels.h"
+
+namespace whereness {
+
+void bind_tables(nanobind::module_ &) {}
+
+}  // namespace whereness

@@ -1,0 +1,1 @@
+"""Compiled and GPU kernels behind one interface each, and the plain torch they must equal."""
