@@ -205,6 +205,14 @@ class PositionalEncoding(nn.Module):
         """`bias` of prepared positions; an encoding that keeps a short form unfolds it here."""
         return self.bias(at.where.positions, at.where.keys)
 
+    def at_rows(self, at: At, rows: slice) -> At:
+        """What doors 4 and 5 need for some of the queries, against all keys."""
+        return At(self, at.where.of_rows(rows), self.data_of_rows(at, rows))
+
+    def data_of_rows(self, at: At, rows: slice) -> Any:
+        """`at.data` of some of the queries. Default: it is the same for all of them."""
+        return at.data
+
     def scores(self, logits: Tensor, call: Call) -> Tensor:
         """Door 4: logits (B, H, S, T), scaled and finite, not masked yet."""
         return self._apply_bias(logits, call) if self.on == "logits" else logits

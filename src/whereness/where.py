@@ -316,6 +316,20 @@ class Where:
         moved = replace(self, positions=positions, k_positions=k_positions)
         return moved.as_regular() if self.regular else moved
 
+    def of_rows(self, rows: slice) -> "Where":
+        """Some of the queries, against all keys. Slots are no longer those of the positions."""
+        segments, lengths = self.segments, self.lengths
+        if lengths is not None and lengths.shape[1] > 1:
+            lengths = lengths[:, rows]
+        return replace(
+            self,
+            positions=self.positions[:, rows],
+            k_positions=self.keys,
+            segments=None if segments is None else segments[:, rows],
+            k_segments=self.key_segments,
+            lengths=lengths,
+        )
+
     def of_batch(self, batch: int) -> "Where":
         """Positions that are the same for all sequences, once for every sequence."""
         changed = {

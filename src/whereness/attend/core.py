@@ -4,31 +4,23 @@ Axes: B batch, H query heads, G key/value heads, S queries, T keys, D head_dim.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
-from whereness.attend.masks import is_plain, may_attend
-from whereness.attend.reference import exact_types, reference, repeat_groups
-from whereness.attend.sdpa import fused
-from whereness.encoding import At, Call, Features, PositionalEncoding
+from whereness.attend import reference, sdpa
+from whereness.attend.request import Options, Request
+from whereness.encoding import At, Features, PositionalEncoding
 
-IMPLEMENTATIONS = ("auto", "reference", "sdpa")
+SERVERS = {"sdpa": sdpa, "reference": reference}
+"""What `implementation` may name, the first that serves a call being the one of "auto". Each has
+
+refusal(options, encoding) -> str | None     why it cannot serve such calls at all, known before
+                                             the call's tensors are; None: it can
+declines(request) -> str | None              why it cannot serve this very call, or None
+serve(request) -> (output (B, H, S, V), weights (B, H, S, T) or None)
+"""
 PLANNED = ("toeplitz", "flex", "native", "triton")
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a caller may choose about one attention call."""
-
-    causal: bool = False
-    window: int | None = None
-    mask: Tensor | None = None
-    scale: float | None = None
-    dropout: float = 0.0
-    return_weights: bool = False
-    implementation: str = "auto"
+IMPLEMENTATIONS = ("auto", *SERVERS)
 
 
 def attend(
@@ -44,57 +36,42 @@ def attend(
 
     `turned` is (q, k, v) after doors 3 and 5, `content` (q, k) before door 3.
     """
-    q, k, v = turned
-    heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
-    width = content[0].shape[-1]
     scale = options.scale
     if scale is None:
+        width = content[0].shape[-1]
         scale = width**-0.5 * encoding.logit_scale(width)
-
-    chosen = choose(options, encoding)
-    plain = is_plain(at.where, options.window, options.mask)
-    is_causal = options.causal and queries == keys
-    # A mask of S x T is built only where it is needed: not for plain causal or full attention
-    # without a bias, nor for a single query that sees all keys.
-    maskless = (
-        chosen == "sdpa"
-        and plain
-        and (not options.causal or queries == 1 or (is_causal and at.bias_free))
-    )
-    allowed: Any = None
-    if not maskless:
-        allowed = may_attend(
-            at.where,
-            queries,
-            keys,
-            causal=options.causal,
-            window=options.window,
-            mask=options.mask,
-            device=q.device,
-        )
-    content_q, content_k = content
-    call = Call(content_q, repeat_groups(content_k, heads), at, scale, allowed, features, project)
-    if chosen == "sdpa":
-        return fused(q, k, v, encoding, call, options.dropout, is_causal and queries > 1), None
-    with exact_types(q.device):
-        out, weights = reference(q, k, v, encoding, call, options.dropout)
-    return out.to(q.dtype), weights.to(q.dtype) if options.return_weights else None
+    request = Request(*turned, content, encoding, at, options, scale, features, project)
+    return SERVERS[choose(request)].serve(request)
 
 
-def choose(options: Options, encoding: PositionalEncoding) -> str:
+def check_choice(options: Options, encoding: PositionalEncoding) -> None:
+    """Raise where the implementation asked for can never serve this encoding and these options."""
+    if options.implementation == "auto":
+        return
+    reason = SERVERS[options.implementation].refusal(options, encoding)
+    if reason is not None:
+        raise ValueError(_refused(options, reason))
+
+
+def choose(request: Request) -> str:
     """The implementation that serves this call.
 
     Raises:
         ValueError: the one asked for cannot serve it.
     """
-    asked = options.implementation
-    if asked == "auto":
-        return "sdpa" if encoding.additive and not options.return_weights else "reference"
-    if asked == "sdpa" and options.return_weights:
-        raise ValueError("implementation='sdpa' has no weights to return: use 'reference'.")
-    if asked == "sdpa" and not encoding.additive:
-        raise ValueError(
-            f"implementation='sdpa' serves additive biases on logits only, not "
-            f"{type(encoding).__name__}: use 'reference' or 'auto'."
-        )
-    return asked
+    options, encoding = request.options, request.encoding
+    check_choice(options, encoding)
+    if options.implementation != "auto":
+        reason = SERVERS[options.implementation].declines(request)
+        if reason is not None:
+            raise ValueError(_refused(options, reason))
+        return options.implementation
+    return next(
+        name
+        for name, server in SERVERS.items()
+        if server.refusal(options, encoding) is None and server.declines(request) is None
+    )
+
+
+def _refused(options: Options, reason: str) -> str:
+    return f"implementation={options.implementation!r} {reason}"

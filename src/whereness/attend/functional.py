@@ -9,9 +9,10 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from whereness.attend.core import IMPLEMENTATIONS, PLANNED, Options, attend
+from whereness.attend.core import IMPLEMENTATIONS, PLANNED, attend
 from whereness.attend.locate import Extent, locate
 from whereness.attend.masks import checked_mask, checked_window
+from whereness.attend.request import Options
 from whereness.checks import require_bool, require_choice, require_floating
 from whereness.encoding import At, Features, PositionalEncoding, as_encoding
 from whereness.where import Where

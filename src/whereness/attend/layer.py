@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from whereness.attend.cache import KVCache
-from whereness.attend.core import Options, attend, choose
+from whereness.attend.core import attend, check_choice
 from whereness.attend.functional import check_built_for, check_options, check_order
 from whereness.attend.locate import Extent, locate
 from whereness.attend.masks import checked_mask, checked_window
+from whereness.attend.request import Options
 from whereness.checks import require_bool, require_floating, require_int
 from whereness.encoding import At, PositionalEncoding, as_encoding
 from whereness.where import Where
@@ -144,7 +145,7 @@ class Attention(nn.Module):
             return_weights=return_weights,
             implementation=self.implementation,
         )
-        choose(options, encoding)  # refused before the cache changes
+        check_choice(options, encoding)  # refused before the cache changes
         self._check_cache(cache, batch)
         at = locate(encoding, where, extent, key_mask, cache)
 

@@ -58,28 +58,40 @@ def may_attend(
     window: int | None,
     mask: Tensor | None,
     device: torch.device,
+    rows: slice | None = None,
+    keys: int | None = None,
 ) -> Bool[Tensor, "b h S T"]:
     """causal & window & segments & key_mask & mask: (B or 1, H or 1, S, T) bool.
 
     The queries are the last S of T slots, so causal and window masks are anchored at the end.
+
+    Args:
+        rows: only these queries; None: all.
+        keys: only the first so many keys; None: all.
     """
+    rows = slice(None) if rows is None else rows
+    first_keys = slice(keys)
     q_slots = torch.arange(num_keys - num_queries, num_keys, device=device)
     k_slots = torch.arange(num_keys, device=device)
     if where.slots is not None:  # a cache that has forgotten keys knows the slots of the rest
         q_slots, k_slots = where.slots[num_keys - num_queries :], where.slots
-    behind = q_slots[:, None] - k_slots  # slots back from query to key
-    allowed = torch.ones(1, 1, num_queries, num_keys, dtype=torch.bool, device=device)
+    behind = q_slots[rows, None] - k_slots[first_keys]  # slots back from query to key
+    allowed = torch.ones(1, 1, *behind.shape, dtype=torch.bool, device=device)
     if causal:
         allowed = allowed & (behind >= 0)
     if window is not None:
         allowed = allowed & ((behind if causal else behind.abs()) < window)
     if where.segments is not None:
         k_segments = where.segments if where.k_segments is None else where.k_segments
-        same = where.segments[:, :, None] == k_segments[:, None, :]
+        same = where.segments[:, rows, None] == k_segments[:, None, first_keys]
         allowed = allowed & same[:, None]
     if where.key_mask is not None:
-        allowed = allowed & where.key_mask[:, None, None, :]
-    return allowed if mask is None else allowed & mask
+        allowed = allowed & where.key_mask[:, None, None, first_keys]
+    if mask is None:
+        return allowed
+    # A mask may be the same for all queries.
+    of_rows = mask if mask.shape[-2] == 1 else mask[..., rows, :]
+    return allowed & of_rows[..., first_keys]
 
 
 def is_plain(where: Where, window: int | None, mask: Tensor | None) -> bool:

@@ -3,35 +3,35 @@
 Axes: B batch, H query heads, G key/value heads, S queries, T keys, D head_dim.
 """
 
-from contextlib import AbstractContextManager, nullcontext
-
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from whereness.attend.numerics import compute_dtype, exact_types, repeat_groups
+from whereness.attend.request import Options, Request
 from whereness.encoding import Call, PositionalEncoding
 
 
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float64 for float64, else float32: half types are computed in float32 and rounded once."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+def refusal(options: Options, encoding: PositionalEncoding) -> str | None:
+    """It serves everything."""
+    return None
 
 
-def exact_types(device: torch.device) -> AbstractContextManager:
-    """A context without autocast, in which float32 means float32."""
-    if not torch.amp.is_autocast_available(device.type):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
+def declines(request: Request) -> str | None:
+    """It serves everything."""
+    return None
 
 
-def repeat_groups(x: Float[Tensor, "B G T D"], num_heads: int) -> Float[Tensor, "B H T D"]:
-    """(B, G, T, D) -> (B, H, T, D): each key/value head serves H/G query heads in a row."""
-    groups = x.shape[1]
-    return x if groups == num_heads else x.repeat_interleave(num_heads // groups, dim=1)
+def serve(request: Request) -> tuple[Tensor, Tensor | None]:
+    """Output (B, H, S, V), and the weights where they are wanted."""
+    q, options = request.q, request.options
+    call = request.call(request.allowed())
+    with exact_types(q.device):
+        out, weights = weighed(q, request.k, request.v, request.encoding, call, options.dropout)
+    return out.to(q.dtype), weights.to(q.dtype) if options.return_weights else None
 
 
-def reference(
+def weighed(
     q: Float[Tensor, "B H S D"],
     k: Float[Tensor, "B G T D"],
     v: Float[Tensor, "B G T V"],

@@ -7,8 +7,39 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from whereness.attend.reference import compute_dtype, exact_types
+from whereness.attend.numerics import compute_dtype, exact_types
+from whereness.attend.request import Options, Request
 from whereness.encoding import Call, PositionalEncoding
+
+
+def refusal(options: Options, encoding: PositionalEncoding) -> str | None:
+    """Why it can never serve such calls; None: it can."""
+    if options.return_weights:
+        return "has no weights to return: use 'reference'."
+    if not encoding.additive:
+        return (
+            f"serves additive biases on logits only, not {type(encoding).__name__}: use "
+            "'reference' or 'auto'."
+        )
+    return None
+
+
+def declines(request: Request) -> str | None:
+    """It serves every call that it does not refuse."""
+    return None
+
+
+def serve(request: Request) -> tuple[Tensor, None]:
+    """Output (B, H, S, V)."""
+    options = request.options
+    causal = options.causal and request.num_queries > 1
+    square = request.num_queries == request.num_keys
+    # A mask of S x T is built only where it is needed: not for plain causal or full attention
+    # without a bias, nor for a single query that sees all keys.
+    of_sdpa = causal and square and request.plain and request.at.bias_free
+    call = request.call(None if request.sees_all or of_sdpa else request.allowed())
+    out = fused(request.q, request.k, request.v, request.encoding, call, options.dropout, of_sdpa)
+    return out, None
 
 
 def fused(

@@ -75,6 +75,16 @@ class OffsetBias(PositionalEncoding):
         offset = torch.arange(1 - keys, queries, device=where.positions.device)
         return Strip(self._rounded(self.by_offset(offset)), keys)
 
+    def data_of_rows(self, at: At, rows: slice) -> Tensor | Strip:
+        if not isinstance(at.data, Strip):
+            return at.data[..., rows, :]
+        start, stop, _ = rows.indices(at.where.num_queries)
+        # The last row of the matrix is the strip's first window.
+        last = at.where.num_queries - stop
+        return Strip(
+            at.data.values.narrow(-1, last, stop - start + at.data.num_keys - 1), at.data.num_keys
+        )
+
     def bias_at(self, at: At) -> Tensor:
         return at.data.dense() if isinstance(at.data, Strip) else at.data
 

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from whereness.checks import require_bool, require_int
-from whereness.encoding import Call, PositionalEncoding
+from whereness.encoding import At, Call, PositionalEncoding
 from whereness.where import Where, checked_positions, offsets
 
 
@@ -70,6 +70,9 @@ class Shaw(PositionalEncoding):
 
     def tables(self, where: Where) -> Rows:
         return self._rows(where.positions, where.keys)
+
+    def data_of_rows(self, at: At, rows: slice) -> Rows:
+        return Rows(*(t[:, rows] for t in at.data))
 
     def scores(self, logits: Float[Tensor, "B H S T"], call: Call) -> Float[Tensor, "B H S T"]:
         index, placed = call.at.data
