@@ -54,7 +54,7 @@ class MixedPairingRoPE(wn.RoPE):
 
     def _mixed(self, x: Tensor, turned: Turn) -> Tensor:
         u, v = split(x, "half")
-        cos, sin = (t.transpose(1, 2).repeat_interleave(2, -1) for t in turned)
+        cos, sin = (t.transpose(1, 2).repeat_interleave(2, -1) for t in self.exactly(turned))
         u2, v2 = split(x, "interleaved")
         swapped = torch.stack([-v2, u2], -1).flatten(-2)
         return torch.cat([u, v], -1) * cos + swapped.roll(1, -1) * sin
@@ -216,8 +216,9 @@ class RowAtNowhere(wn.Sinusoidal):
 
 
 class TurnAtNowhere(wn.RoPE):
-    def _turn(self, positions: Tensor, lengths: Tensor | None) -> Turn:
-        return super()._turn(positions.masked_fill(positions == wn.NOWHERE, 3), lengths)
+    def _turn(self, positions: Tensor, lengths: Tensor | None, of_keys: bool) -> Turn:
+        placed = positions.masked_fill(positions == wn.NOWHERE, 3)
+        return super()._turn(placed, lengths, of_keys)
 
 
 class IntoValues(wn.Sinusoidal):

@@ -106,7 +106,7 @@ def rope_frequencies(value: dict) -> Got:
         yield True, rope.frequencies_at(1_000_000)
     # The same from the angles of a forward pass, at position 1 of a sequence so long.
     where = wn.Where(torch.tensor([1]), lengths=length or 1)
-    turned = rope.prepare(where).data.queries
+    turned = rope.exactly(rope.prepare(where).data.queries)
     yield True, torch.atan2(turned.sin, turned.cos)[0, 0, 0]
 
 
@@ -128,7 +128,7 @@ def correction_range(value: dict) -> Got:
 def amplitude(value: dict) -> Got:
     rope = rope_of(value)
     yield True, rope.amplitude
-    turned = rope.prepare(torch.tensor([5])).data.queries
+    turned = rope.exactly(rope.prepare(torch.tensor([5])).data.queries)
     yield True, torch.hypot(turned.cos, turned.sin).mean()
 
 
@@ -259,7 +259,7 @@ def xpos_net_factor(value: dict) -> Got:
     xpos, offset = wn.XPos(**value["options"]), value["input"]["offset"]
     for query_position in (600, 777):
         where = wn.Where(torch.tensor([query_position]), torch.tensor([query_position + offset]))
-        queries, keys = xpos.prepare(where).data
+        queries, keys = map(xpos.exactly, xpos.prepare(where).data)
         yield True, (torch.hypot(*queries) * torch.hypot(*keys))[0, 0, 0]
         ones = torch.ones(1, 1, 1, xpos.head_dim)
         q, k = (x.unflatten(-1, (2, -1)).norm(dim=-2) for x in xpos(ones, ones, where))

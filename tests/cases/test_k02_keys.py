@@ -203,7 +203,7 @@ LONG = {
 def test_every_key_of_a_scaling_changes_what_is_turned(rope, key, value):
     before, after = (quiet(scaled(**{**rope, **more})) for more in ({}, {key: value}))
     where = wn.Where(torch.arange(60, 64), lengths=200)
-    tables = [made.prepare(where).data.queries for made in (before, after)]
+    tables = [made.exactly(made.prepare(where).data.queries) for made in (before, after)]
     differ(tables[0].cos, tables[1].cos)
 
 
@@ -304,7 +304,7 @@ def test_both_names_of_the_dict_turn_a_prompt_longer_than_window_and_training(na
     keys = config(model_type="gpt_oss", head_dim=16, sliding_window=window, **{name: YARN})
     found = quiet(keys)
     length = 2 * max(window, original)
-    turned = found.prepare(torch.arange(length)).data.queries
+    turned = found.exactly(found.prepare(torch.arange(length)).data.queries)
     amplitude = 0.1 * math.log(4.0) + 1
     for k, w in enumerate(yarn(10_000.0, 16, 4.0, 32)):
         cos = [amplitude * math.cos(p * w) for p in range(length)]

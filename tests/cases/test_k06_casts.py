@@ -71,7 +71,11 @@ def test_a_cast_of_the_whole_model_changes_no_constant(name, dtype):
         if name == "sinusoidal":
             return whole.inputs(at)
         encoding = whole.encodings[0]
-        return encoding.bias(at, at) if name == "alibi" else encoding.prepare(at).data.queries.cos
+        return (
+            encoding.bias(at, at)
+            if name == "alibi"
+            else encoding.exactly(encoding.prepare(at).data.queries).cos
+        )
 
     whole = model(name)
     before = constants(whole)
@@ -179,7 +183,9 @@ def test_neither_casts_nor_autocast_change_a_scaled_table(setting, dtype):
     def made() -> list[torch.Tensor]:
         ids = torch.tensor([3, 257, 4095])
         prepared = [rope.prepare(wn.Where(ids, lengths=n)) for n in (5, 30, 8, 9)]
-        return [t for at in prepared for t in at.data.queries]
+        return [
+            t for at in prepared for t in (*rope.exactly(at.data.queries), *at.data.queries[:2])
+        ]
 
     plain = made()
     rope.to(dtype)
@@ -307,8 +313,8 @@ def everything(ids: torch.Tensor) -> list[torch.Tensor]:
     """Tables of encodings that are built and used here."""
     rope, axial = wn.RoPE(32), wn.AxialRoPE(32, 1)
     return [
-        *(r.prepare(ids).data.queries.cos for r in (rope, axial)),
-        *(r.prepare(ids).data.queries.sin for r in (rope, axial)),
+        *(r.exactly(r.prepare(ids).data.queries).cos for r in (rope, axial)),
+        *(r.exactly(r.prepare(ids).data.queries).sin for r in (rope, axial)),
         wn.Sinusoidal(16)(ids),
         wn.ALiBi(6).bias(ids[-1:], ids),
         wn.T5(1).buckets(-ids),

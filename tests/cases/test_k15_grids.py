@@ -67,9 +67,9 @@ def test_height_first_and_width_first_are_the_same_with_channels_swapped(layout,
         for order in ((0, 1), (1, 0))
     )
     assert height.axis_order == (0, 1) and width.axis_order == (1, 0)
-    turns = [rope.prepare(cells).data.queries for rope in (height, width)]
+    turns = [rope.exactly(rope.prepare(cells).data.queries) for rope in (height, width)]
     if layout.startswith("shared"):  # the first axis has the higher half of the one spectrum
-        flipped = height.prepare(cells.flip(-1)).data.queries
+        flipped = height.exactly(height.prepare(cells.flip(-1)).data.queries)
         bitwise(turns[1].cos, flipped.cos)
         bitwise(turns[1].sin, flipped.sin)
     else:

@@ -65,7 +65,9 @@ def test_factors_go_on_top_of_a_scaling(setting, length):
         setting.make().amplitude_at(length),
         setting.make().logit_scale(8),
     )
-    turned_queries = made.prepare(wn.Where(torch.tensor([1]), lengths=length)).data.queries
+    turned_queries = made.exactly(
+        made.prepare(wn.Where(torch.tensor([1]), lengths=length)).data.queries
+    )
     cos = torch.tensor(expected, dtype=torch.float64).cos() * made.amplitude_at(length)
     assert_close(turned_queries.cos[0, 0, 0].detach(), cos, rtol=0, atol=1e-13)
 

@@ -141,7 +141,7 @@ def test_frequencies_are_sizes_along_each_axis():
 def test_angles_are_float64_of_float32_directions():
     rope = made(8, 2)
     positions = torch.tensor([[2**24 - 1, 3], [70_001, 2**23 + 1]])
-    turns = rope.prepare(positions).data.queries
+    turns = rope.exactly(rope.prepare(positions).data.queries)
     assert turns.cos.shape == (1, 2, 2, 4) and turns.cos.dtype == torch.float64
     with mpmath.workdps(50):
         for token, head, pair in np.ndindex(2, 2, 4):

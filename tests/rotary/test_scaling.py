@@ -41,7 +41,7 @@ def require_frequencies(
     assert found.dtype == torch.float64 and found.device.type == "cpu"
     assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=rounding, atol=0)
     where = wn.Where(torch.tensor([3, -5]), lengths=length)
-    cos, sin = rope.prepare(where).data.keys
+    cos, sin = rope.exactly(rope.prepare(where).data.keys)
     size = rope.amplitude_at(length)
     angles = torch.tensor([[3.0], [-5.0]], dtype=torch.float64) * found
     assert_close(cos[0, :, 0], angles.cos() * size, rtol=0, atol=2.0**-48 * size)
@@ -301,7 +301,7 @@ def test_cosines_and_sines_are_within_2_to_the_minus_24(setting, base, drawn_pos
     positions = [*drawn_positions, LAST, -LAST]
     rope = Scaled(setting.name, setting.scaling, base).make()
     where = wn.Where(torch.tensor(positions), lengths=length)
-    table = rope.prepare(where).data.queries
+    table = rope.exactly(rope.prepare(where).data.queries)
     cos, sin = ((t / rope.amplitude_at(length)).float()[0, :, 0] for t in table)
     frequencies = exact(setting.scaling, base, 8, length)
     with mpmath.workdps(40):
@@ -315,7 +315,9 @@ def test_cosines_and_sines_are_within_2_to_the_minus_24(setting, base, drawn_pos
 def test_tables_hold_the_amplitude(setting):
     for length in (5, 8, 9, 30):
         rope = setting.make()
-        turned_queries = rope.prepare(wn.Where(torch.arange(5), lengths=length)).data.queries
+        turned_queries = rope.exactly(
+            rope.prepare(wn.Where(torch.arange(5), lengths=length)).data.queries
+        )
         size = torch.hypot(*turned_queries)
         assert_close(size, torch.full_like(size, rope.amplitude_at(length)), rtol=1e-14, atol=0)
         assert rope.norm_preserving == setting.scaling.keeps_norms
@@ -401,7 +403,7 @@ def test_amplitudes_of_longrope_by_length():
     assert [rope.amplitude_at(n) for n in (0, 8, 9, 1000)] == [1.0, 1.0, 1.4, 1.4]
     assert rope.amplitude == 1 and not rope.norm_preserving
     where = wn.Where(torch.zeros(2, 1), lengths=torch.tensor([8, 9]))
-    cos = rope.prepare(where).data.queries.cos
+    cos = rope.exactly(rope.prepare(where).data.queries).cos
     assert_close(cos[:, 0, 0, 0], torch.tensor([1.0, 1.4], dtype=torch.float64))
 
 

@@ -33,6 +33,7 @@ first coordinate: rows of wn.positions.grid. Units: coordinates in any unit, fre
 per unit of s_a p[a] + o_a.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -49,7 +50,7 @@ from whereness.checks import (
     require_number,
 )
 from whereness.frequencies import geometric
-from whereness.rotary.base import Layout, Rotary, Side, Turn
+from whereness.rotary.base import Rotary, Side
 from whereness.rotary.pairing import Pairing
 
 AxialLayout = Literal["blocks", "heads", "alternating", "shared_blocks", "shared_alternating"]
@@ -210,15 +211,13 @@ class AxialRoPE(Rotary):
         of_pair = torch.tensor(self._axis_of_pair, device=device)
         return placed.index_select(-1, of_pair) * constants(self._frequency_of_pair, device)
 
-    def _turned_part(self, part: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:
+    def _blocks(self, cos: Tensor, sin: Tensor) -> list[tuple[int, Tensor, Tensor]]:
+        [(start, cos, sin)] = super()._blocks(cos, sin)
         if len(self._widths) == 1:
-            return super()._turned_part(part, turned, layout, inverse)
-        cos, sin = (t.split([w // 2 for w in self._widths], -1) for t in turned)
-        blocks = [
-            super(AxialRoPE, self)._turned_part(block, Turn(c, s), layout, inverse)
-            for block, c, s in zip(part.split(self._widths, -1), cos, sin, strict=True)
-        ]
-        return torch.cat(blocks, -1)
+            return [(start, cos, sin)]
+        starts = itertools.accumulate(self._widths[:-1], initial=start)
+        tables = (t.split([w // 2 for w in self._widths], -1) for t in (cos, sin))
+        return list(zip(starts, *tables, strict=True))
 
 
 def _per_axis(name: str, value: object, num_axes: int, above: float) -> tuple[float, ...]:

@@ -3,13 +3,15 @@
 A leaf gives the angle of every pair, or its cos and sin, at any position; this file puts them on
 queries and keys, in any layout, forward and back.
 
-Angles are formed in float64; cos and sin are within 2^-24 of exact for integer positions below
-2^24. Inputs are turned in float32 (float64 inputs in float64) and rounded once.
+Angles are formed in float64 or better, and rounded once to float32: cos and sin are within 2^-24 of
+exact for integer positions below 2^24. Inputs are turned in float32 (float64 inputs in float64, by
+tables of that type) and rounded once.
 
 Axes: B batch, H heads, S tokens, D head_dim, R rotary_dim, P = R/2 pairs. Units: positions in
 tokens (any real number), frequencies in radians per token.
 """
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -25,6 +27,7 @@ from whereness.checks import (
     told,
 )
 from whereness.encoding import At, Features, PositionalEncoding
+from whereness.kernels.rotary import rotate, rotate_
 from whereness.rotary.lengths import lengths_of
 from whereness.rotary.pairing import PAIRINGS, Pairing, turn
 from whereness.where import Where, filled
@@ -35,7 +38,20 @@ HEADS_AXIS = {"bhsd": 1, "bshd": 2, "thd": 1}
 
 
 class Turn(NamedTuple):
-    """cos and sin of every token's angles, (B or 1, S, H or 1, P), float64; any factor on both."""
+    """cos and sin of every token's angles, (B or 1, S, H or 1, P), float32; any factor on both.
+
+    Beside them what they were made of, so that float64 tensors get float64 tables.
+    """
+
+    cos: Tensor
+    sin: Tensor
+    positions: Tensor
+    lengths: Tensor | None
+    of_keys: bool
+
+
+class Table(NamedTuple):
+    """cos and sin of every token's angles, (B or 1, S, H or 1, P); any factor on both."""
 
     cos: Tensor
     sin: Tensor
@@ -95,10 +111,20 @@ class Rotary(PositionalEncoding):
         raise NotImplementedError
 
     def cos_sin(self, positions: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """cos and sin of the angles, (..., S, H or 1, P), with any factor on them."""
+        """cos and sin of the angles, (..., S, H or 1, P), float64, with any factor on them."""
         angles = self.angles(positions, lengths)
         angles = angles if self.per_head else angles.unsqueeze(-2)
         return angles.cos(), angles.sin()
+
+    def rounded(self, positions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """`cos_sin` in float32, made of better angles where a kernel can."""
+        cos, sin = self.cos_sin(positions, lengths)
+        return cos.float(), sin.float()
+
+    def exactly(self, turned: Turn) -> Table:
+        """The tables of a turn in float64."""
+        placed, absent = filled(turned.positions, self.num_axes)
+        return _still(*self.cos_sin(placed, turned.lengths), absent)
 
     def extra_repr(self) -> str:
         return told(self, type(self), ("rotary_dim",) if self.rotary_dim == self.head_dim else ())
@@ -124,11 +150,7 @@ class Rotary(PositionalEncoding):
             ValueError: another width than head_dim, positions that do not fit the tokens.
         """
         at = self._located(where, {"q": q, "k": k}, layout)
-        turns = at.data
-        return (
-            self._turned(q, turns.queries, layout, False),
-            self._turned(k, turns.keys, layout, False),
-        )
+        return self._all_turned((q, k), at.data, layout)  # type: ignore[bad-return]
 
     def rotate(
         self,
@@ -176,10 +198,18 @@ class Rotary(PositionalEncoding):
         require_bool("inverse", inverse)
         at = self._located(where, {"x": x}, layout)
         require_writable("x", x)
-        turned, part = at.data.queries, self._rotary_part(x)
-        # The gradient of a learned angle needs what stood here.
-        content = part.clone() if turned.cos.requires_grad else part
-        part.copy_(self._turned_part(content, turned, layout, inverse))
+        turned = at.data.queries
+        cos, sin = self._tables_for(x, turned, inverse)
+        if self._by_formula(cos):
+            part = self._rotary_part(x)
+            # The gradient of a learned angle needs what stood here.
+            content = part.clone() if cos.requires_grad else part
+            part.copy_(self._turned_part(content, cos, sin, layout, inverse))
+            return x
+        for start, *pair in self._blocks(cos, sin):
+            rotate_(
+                [_heads_first(x, layout)], [(pair[0], pair[1])], start, self._interleaved, inverse
+            )
         return x
 
     def derived(self) -> dict[str, Tensor]:
@@ -191,24 +221,20 @@ class Rotary(PositionalEncoding):
 
     def tables(self, where: Where) -> Turns:
         of_queries, of_keys = lengths_of(where) if self.needs_lengths else (None, None)
-        queries = self._turn(where.positions, of_queries)
-        shared = where.k_positions is None
-        return Turns(queries, queries if shared else self._turn(where.new_keys, of_keys))
+        queries = self._turn(where.positions, of_queries, False)
+        if where.k_positions is None:
+            return Turns(queries, queries)
+        return Turns(queries, self._turn(where.new_keys, of_keys, True))
 
     def queries_keys(
         self, q: Tensor, k: Tensor, at: At, features: Features
     ) -> tuple[Tensor, Tensor]:
-        turns = at.data
-        return (
-            self._turned(q, turns.queries, "bhsd", False),
-            self._turned(k, turns.keys, "bhsd", False),
-        )
+        return self._all_turned((q, k), at.data, "bhsd")  # type: ignore[bad-return]
 
-    def _turn(self, positions: Tensor, lengths: Tensor | None) -> Turn:
+    def _turn(self, positions: Tensor, lengths: Tensor | None, of_keys: bool) -> Turn:
         placed, absent = filled(positions, self.num_axes)
-        cos, sin = self.cos_sin(placed, lengths)
-        absent = absent[..., None, None]
-        return Turn(cos.masked_fill(absent, 1.0), sin.masked_fill(absent, 0.0))
+        cos, sin = _still(*self.rounded(placed, lengths), absent)
+        return Turn(cos, sin, positions, lengths, of_keys)
 
     def _located(
         self, where: Where | At | Tensor | None, inputs: dict[str, Tensor], layout: Layout
@@ -257,7 +283,53 @@ class Rotary(PositionalEncoding):
         return x.narrow(-1, start, self.rotary_dim)
 
     def _turned(self, x: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:
-        part = self._turned_part(self._rotary_part(x), turned, layout, inverse)
+        return self._all_turned((x,), (turned,), layout, inverse)[0]
+
+    def _all_turned(
+        self, xs: Sequence[Tensor], turns: Sequence[Turn], layout: Layout, inverse: bool = False
+    ) -> tuple[Tensor, ...]:
+        tables = [self._tables_for(x, t, inverse) for x, t in zip(xs, turns, strict=False)]
+        if any(self._by_formula(cos) for cos, _ in tables):
+            return tuple(
+                self._by_torch(x, cos, sin, layout, inverse)
+                for x, (cos, sin) in zip(xs, tables, strict=True)
+            )
+        views = [_heads_first(x, layout) for x in xs]
+        for blocks in zip(*(self._blocks(*t) for t in tables), strict=True):
+            start = blocks[0][0]
+            parts = [(cos, sin) for _, cos, sin in blocks]
+            views = list(rotate(views, parts, start, self._interleaved, inverse))
+        return tuple(_as_given(x, layout) for x in views)
+
+    def _tables_for(self, x: Tensor, turned: Turn, inverse: bool) -> tuple[Tensor, Tensor]:
+        """cos and sin of the type that x is turned in; with `inverse` for a turn back."""
+        dtype = self._dtype_of_turning(x.dtype)
+        cos, sin = turned.cos, turned.sin
+        if dtype != cos.dtype:
+            cos, sin = self.exactly(turned) if dtype == torch.float64 else (cos, sin)
+            cos, sin = cos.to(dtype), sin.to(dtype)
+        if inverse and not self.norm_preserving:
+            size = cos.square() + sin.square()
+            cos, sin = cos / size, sin / size
+        return cos, sin
+
+    def _by_formula(self, cos: Tensor) -> bool:
+        """Torch's own operations turn: tables that learn, and types that the kernels refuse."""
+        return cos.requires_grad or cos.dtype not in (torch.float32, torch.float64)
+
+    @property
+    def _interleaved(self) -> bool:
+        return self.pairing == "interleaved"
+
+    def _blocks(self, cos: Tensor, sin: Tensor) -> list[tuple[int, Tensor, Tensor]]:
+        """(first channel, cos, sin) of every run of channels in which pairs are formed."""
+        start = 0 if self.rotary_side == "leading" else self.head_dim - self.rotary_dim
+        return [(start, cos, sin)]
+
+    def _by_torch(
+        self, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, inverse: bool
+    ) -> Tensor:
+        part = self._turned_part(self._rotary_part(x), cos, sin, layout, inverse)
         if self.rotary_dim == self.head_dim:
             return part
         rest = self.head_dim - self.rotary_dim
@@ -265,14 +337,11 @@ class Rotary(PositionalEncoding):
             return torch.cat([part, x.narrow(-1, self.rotary_dim, rest)], -1)
         return torch.cat([x.narrow(-1, 0, rest), part], -1)
 
-    def _turned_part(self, part: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:
-        cos, sin = turned
-        if inverse and not self.norm_preserving:
-            size = cos.square() + sin.square()
-            cos, sin = cos / size, sin / size
-        dtype = self._dtype_of_turning(part.dtype)
-        heads = part.shape[HEADS_AXIS[layout]]
-        cos, sin = (_laid_out(t.to(dtype), heads, layout) for t in (cos, sin))
+    def _turned_part(
+        self, part: Tensor, cos: Tensor, sin: Tensor, layout: Layout, inverse: bool
+    ) -> Tensor:
+        dtype, heads = cos.dtype, part.shape[HEADS_AXIS[layout]]
+        cos, sin = (_laid_out(t, heads, layout) for t in (cos, sin))
         return turn(part.to(dtype), cos, -sin if inverse else sin, self.pairing).to(part.dtype)
 
     def _dtype_of_turning(self, dtype: torch.dtype) -> torch.dtype:
@@ -296,6 +365,26 @@ def _check_fit(name: str, x: Tensor, turned: Turn, length: int, layout: Layout) 
         )
     if turned.cos.device != x.device:
         raise ValueError(f"Positions must be on {x.device}, got {turned.cos.device}.")
+
+
+def _still(cos: Tensor, sin: Tensor, absent: Tensor) -> Table:
+    """The tables with tokens that have no place (..., S) turned by nothing."""
+    absent = absent[..., None, None]
+    return Table(cos.masked_fill(absent, 1.0), sin.masked_fill(absent, 0.0))
+
+
+def _heads_first(x: Tensor, layout: Layout) -> Tensor:
+    """A view (B, H, S, D)."""
+    if layout == "thd":
+        return x.transpose(0, 1)[None]
+    return x.transpose(1, 2) if layout == "bshd" else x
+
+
+def _as_given(x: Tensor, layout: Layout) -> Tensor:
+    """A view (B, H, S, D) in the caller's layout."""
+    if layout == "thd":
+        return x[0].transpose(0, 1)
+    return x.transpose(1, 2) if layout == "bshd" else x
 
 
 def _laid_out(table: Tensor, heads: int, layout: Layout) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from whereness.checks import constants, require, require_number
-from whereness.rotary.base import Side, Turn, Turns
+from whereness.rotary.base import Side, Table, Turn, Turns
 from whereness.rotary.pairing import Pairing
 from whereness.rotary.rope import RoPE
 from whereness.rotary.scaling.spectrum import Scaling
@@ -77,21 +77,29 @@ class XPos(RoPE):
 
     def tables(self, where: Where) -> Turns:
         plain = super().tables(where)
-        return Turns(
-            self._decayed(plain.queries, where.positions, 1.0),
-            self._decayed(plain.keys, where.new_keys, -1.0),
-        )
+        # Queries and keys at the same places turn alike and decay against each other.
+        keys = plain.keys._replace(of_keys=True)
+        return Turns(self._decayed(plain.queries), self._decayed(keys))
 
-    def _decayed(self, turned: Turn, positions: Tensor, sign: float) -> Turn:
-        placed, absent = filled(positions)
+    def exactly(self, turned: Turn) -> Table:
+        cos, sin = super().exactly(turned)
+        factor = self._decay(turned)
+        return Table(cos * factor, sin * factor)
+
+    def _decayed(self, turned: Turn) -> Turn:
+        cos, sin = self.exactly(turned)
+        return turned._replace(cos=cos.float(), sin=sin.float())
+
+    def _decay(self, turned: Turn) -> Tensor:
+        """Factor on every pair of every token, (B or 1, S, 1, P), float64."""
+        placed, absent = filled(turned.positions)
         distance = (placed.to(torch.float64) - self.centre).masked_fill(absent, 0.0)
-        power = sign * distance / self.scale_base
+        power = (-1.0 if turned.of_keys else 1.0) * distance / self.scale_base
         steepest = max(abs(math.log(zeta)) for zeta in self._zeta)
         require(
             power.abs() * steepest <= _LARGEST_POWER,
             f"Positions must lie within {_LARGEST_POWER * self.scale_base / steepest:.0f} of the "
             f"centre {self.centre:g}, or queries and keys outgrow float32.",
-            positions,
+            turned.positions,
         )
-        factor = constants(self._zeta, positions.device) ** power[..., None, None]
-        return Turn(turned.cos * factor, turned.sin * factor)
+        return constants(self._zeta, turned.positions.device) ** power[..., None, None]
