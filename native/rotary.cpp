@@ -43,8 +43,8 @@ struct Run {
   char *out;
   const char *cos, *sin;
   const char *next;  // where x goes on after this run
-  int64_t x_step, out_step, table_step;  // bytes from row to row
-  int64_t before, after;                 // bytes of the channels that pass untouched
+  int64_t x_step, out_step, cos_step, sin_step;  // bytes from row to row
+  int64_t before, after;  // bytes of the channels that pass untouched
   int64_t count, pairs;
   bool transposed;
 };
@@ -90,8 +90,8 @@ WHERENESS_INLINE void turn_run(const Run &r) {
     char *out = r.out + i * r.out_step;
     if (!in_place && r.before) std::memcpy(out, x, r.before);
     x += r.before, out += r.before;
-    turn_row<T, interleaved>((const T *)x, (T *)out, (const W *)(r.cos + i * r.table_step),
-                             (const W *)(r.sin + i * r.table_step), r.pairs, sign);
+    turn_row<T, interleaved>((const T *)x, (T *)out, (const W *)(r.cos + i * r.cos_step),
+                             (const W *)(r.sin + i * r.sin_step), r.pairs, sign);
     if (!in_place && r.after) std::memcpy(out + turned, x + turned, r.after);
   }
 }
@@ -121,7 +121,7 @@ struct Job {
   char *x, *out, *cos, *sin;
   Type type;
   int64_t sizes[4], x_strides[4], out_strides[4];     // B, H, S, D
-  int64_t table_sizes[4], table_strides[4];           // B or 1, S, H or a divisor, P
+  int64_t table_sizes[4], cos_strides[4], sin_strides[4];  // B or 1, S, H or a divisor, P
   int64_t start;
   bool interleaved, transposed;
   int64_t block, token_blocks, head_blocks;           // tokens of a block; blocks along an axis
@@ -157,8 +157,7 @@ struct Places {
 
   const char *x(int64_t h, int64_t s) const { return job.x + job.size() * at(job.x_strides, h, s); }
   char *out(int64_t h, int64_t s) const { return job.out + job.size() * at(job.out_strides, h, s); }
-  int64_t table(int64_t h, int64_t s) const {
-    const int64_t *by = job.table_strides;
+  int64_t table(const int64_t *by, int64_t h, int64_t s) const {
     return job.table_size() * (b * by[0] + s * by[1] + h / job.group() * by[2]);
   }
 
@@ -168,9 +167,9 @@ struct Places {
 
 Run run_from(const Job &job, const Places &places, int64_t h, int64_t s) {
   Run run{};
-  const int64_t table = places.table(h, s);
   run.x = places.x(h, s), run.out = places.out(h, s);
-  run.cos = job.cos + table, run.sin = job.sin + table;
+  run.cos = job.cos + places.table(job.cos_strides, h, s);
+  run.sin = job.sin + places.table(job.sin_strides, h, s);
   run.before = job.start * job.size();
   run.after = (job.width() - job.start - 2 * job.pairs()) * job.size();
   run.pairs = job.pairs(), run.transposed = job.transposed;
@@ -189,7 +188,8 @@ void turn_block(const Job &job, int64_t b, int64_t token, int64_t token_end, int
       run.count = token_end - token;
       run.x_step = size * job.x_strides[by_token];
       run.out_step = size * job.out_strides[by_token];
-      run.table_step = job.table_size() * job.table_strides[1];
+      run.cos_step = job.table_size() * job.cos_strides[1];
+      run.sin_step = job.table_size() * job.sin_strides[1];
       run.next = h + 1 < head_end ? places.x(h + 1, token) : places.x(head, token_end);
       turn(run);
     }
@@ -278,52 +278,76 @@ void turn_all(std::vector<Job> &jobs, int threads) {
   for (int64_t unit = 0; unit < units; ++unit) turn(unit);
 }
 
-void read_numbers(nb::handle tuple, int64_t (&into)[4]) {
-  if (PyTuple_GET_SIZE(tuple.ptr()) != 4) throw nb::value_error("Tensors must have four axes.");
-  for (int i = 0; i < 4; ++i) into[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple.ptr(), i));
+// One tensor as Python told it: (address, type, sizes, strides).
+struct Told {
+  char *data;
+  Type type;
+  int64_t sizes[4], strides[4];
+};
+
+int64_t number(PyObject *tuple, Py_ssize_t i) {
+  return PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
 }
 
-char *read_pointer(nb::handle number) { return (char *)PyLong_AsVoidPtr(number.ptr()); }
-
-// (x, out, cos, sin: addresses; type; sizes, strides and strides of the output; of the tables)
-Job read_job(nb::tuple given, int64_t start, bool interleaved, bool transposed) {
-  Job job{};
-  job.x = read_pointer(given[0]), job.out = read_pointer(given[1]);
-  job.cos = read_pointer(given[2]), job.sin = read_pointer(given[3]);
-  job.type = Type(nb::cast<int>(given[4]));
-  read_numbers(given[5], job.sizes);
-  read_numbers(given[6], job.x_strides);
-  read_numbers(given[7], job.out_strides);
-  read_numbers(given[8], job.table_sizes);
-  read_numbers(given[9], job.table_strides);
-  job.start = start, job.interleaved = interleaved, job.transposed = transposed;
-  if (job.table_sizes[0] == 1) job.table_strides[0] = 0;
-  return job;
-}
-
-// What would read or write memory that is not the tensors'.
-void check(const Job &job) {
-  const int64_t *table = job.table_sizes;
-  if (table[1] != job.tokens() || (table[0] != 1 && table[0] != job.batch()))
-    throw nb::value_error("Tables must have the tokens and the batch size of their tensor, or 1.");
-  if (job.heads() && (table[2] < 1 || job.heads() % table[2]))
-    throw nb::value_error("A tensor must have a multiple of its tables' heads.");
-  if (job.start < 0 || job.start + 2 * job.pairs() > job.width())
-    throw nb::value_error("The channels that turn must lie inside the tensor.");
-  if (job.pairs() > 1 && job.table_strides[3] != 1)
-    throw nb::value_error("Tables must be contiguous along their last axis.");
+Told read(PyObject *given) {
+  Told told;
+  told.data = (char *)PyLong_AsVoidPtr(PyTuple_GET_ITEM(given, 0));
+  told.type = Type(number(given, 1));
+  PyObject *sizes = PyTuple_GET_ITEM(given, 2), *strides = PyTuple_GET_ITEM(given, 3);
+  if (PyTuple_GET_SIZE(sizes) != 4) throw nb::value_error("Tensors and tables must have four axes.");
   for (int i = 0; i < 4; ++i)
-    if (job.sizes[i] > 1 && job.out_strides[i] == 0)
-      throw nb::value_error("An output must have memory for every entry.");
+    told.sizes[i] = number(sizes, i), told.strides[i] = number(strides, i);
+  return told;
+}
+
+void require(bool ok, const char *message) {
+  if (!ok) throw nb::value_error(message);
+}
+
+// Refuses what would read or write other memory than the tensors' own.
+void check(const Told &x, const Told &out, const Told &cos, const Told &sin, int64_t start) {
+  require(out.type == x.type && std::equal(x.sizes, x.sizes + 4, out.sizes),
+          "An output must have the shape and the type of its tensor.");
+  require(std::equal(cos.sizes, cos.sizes + 4, sin.sizes), "cos and sin must have one shape.");
+  const Type wide = x.type == FLOAT64 ? FLOAT64 : FLOAT32;
+  require(cos.type == wide && sin.type == wide,
+          "Tables must be float64 for float64 tensors, float32 for others.");
+  const auto [batch, tokens, heads, pairs] = cos.sizes;
+  require(tokens == x.sizes[2] && (batch == 1 || batch == x.sizes[0]),
+          "Tables must have the tokens of their tensor, and its batch size or 1.");
+  require(heads > 0 && x.sizes[1] % heads == 0,
+          "A tensor must have a multiple of its tables' heads.");
+  require(start >= 0 && start + 2 * pairs <= x.sizes[3],
+          "The channels that turn must lie inside the tensor.");
+  require(pairs < 2 || (cos.strides[3] == 1 && sin.strides[3] == 1),
+          "Tables must be contiguous along their last axis.");
+  for (int i = 0; i < 4; ++i)
+    require(x.sizes[i] < 2 || out.strides[i] != 0, "An output must have memory for every entry.");
+}
+
+// (x, out, cos, sin), each as above.
+Job read_job(PyObject *given, int64_t start, bool interleaved, bool transposed) {
+  const Told x = read(PyTuple_GET_ITEM(given, 0)), out = read(PyTuple_GET_ITEM(given, 1));
+  const Told cos = read(PyTuple_GET_ITEM(given, 2)), sin = read(PyTuple_GET_ITEM(given, 3));
+  check(x, out, cos, sin, start);
+  Job job{};
+  job.x = x.data, job.out = out.data, job.cos = cos.data, job.sin = sin.data, job.type = x.type;
+  std::copy_n(x.sizes, 4, job.sizes);
+  std::copy_n(x.strides, 4, job.x_strides);
+  std::copy_n(out.strides, 4, job.out_strides);
+  std::copy_n(cos.sizes, 4, job.table_sizes);
+  std::copy_n(cos.strides, 4, job.cos_strides);
+  std::copy_n(sin.strides, 4, job.sin_strides);
+  if (cos.sizes[0] == 1) job.cos_strides[0] = job.sin_strides[0] = 0;
+  job.start = start, job.interleaved = interleaved, job.transposed = transposed;
+  return job;
 }
 
 void rotate(nb::list given, int64_t start, bool interleaved, bool transposed, int threads) {
   std::vector<Job> jobs;
   jobs.reserve(given.size());
-  for (nb::handle each : given) {
-    jobs.push_back(read_job(nb::borrow<nb::tuple>(each), start, interleaved, transposed));
-    check(jobs.back());
-  }
+  for (nb::handle each : given)
+    jobs.push_back(read_job(each.ptr(), start, interleaved, transposed));
   nb::gil_scoped_release released;
   turn_all(jobs, threads);
 }

@@ -32,28 +32,15 @@ def rotate(
         start: first channel that turns; P pairs follow, the other channels pass untouched.
         transposed: turn by the negative angles, the factor on cos and sin kept.
     """
-    kept, jobs = [], []  # kept: what was made here lives until it has been read
-    for x, (cos, sin), out in zip(xs, tables, outs, strict=True):
-        cos, sin = _tables(x, cos, sin, out)
-        kept.append((cos, sin))
-        addresses = (x.data_ptr(), out.data_ptr(), cos.data_ptr(), sin.data_ptr())
-        strides = (x.stride(), out.stride(), cos.shape, cos.stride())
-        jobs.append((*addresses, TYPES[x.dtype], x.shape, *strides))
+    jobs, last, told_tables = [], None, ()
+    for x, pair, out in zip(xs, tables, outs, strict=True):
+        told = _told(x)
+        if pair is not last:  # queries and keys mostly share theirs
+            last, told_tables = pair, (_told(pair[0]), _told(pair[1]))
+        jobs.append((told, told if out is x else _told(out), *told_tables))
     _native.rotate(jobs, start, interleaved, transposed, torch.get_num_threads())
 
 
-def _tables(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> Tables:
-    """cos and sin of one form, contiguous along the last axis."""
-    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-    if cos.dtype != dtype or sin.dtype != dtype:
-        raise TypeError(
-            f"Tables for {x.dtype} must be {dtype}, got {cos.dtype} and {sin.dtype}."
-        )
-    if out.dtype != x.dtype or out.shape != x.shape or cos.shape != sin.shape:
-        raise ValueError(
-            f"An output must be like its tensor {tuple(x.shape)} {x.dtype} and cos like sin; got "
-            f"{tuple(out.shape)} {out.dtype}, {tuple(cos.shape)} and {tuple(sin.shape)}."
-        )
-    if cos.stride() != sin.stride() or cos.stride(-1) != 1:
-        return cos.contiguous(), sin.contiguous()
-    return cos, sin
+def _told(t: Tensor) -> tuple:
+    """All that the compiled code knows of a tensor, and checks: this must be fast, not that."""
+    return t.data_ptr(), TYPES[t.dtype], t.shape, t.stride()

@@ -10,20 +10,26 @@ Axes: B batch, H heads, S tokens, D head_dim, P pairs. Tensors are views (B, H, 
 strides; tables (B or 1, S, H or a divisor of it, P), float64 for float64 tensors, else float32.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+# ruff: noqa: SLF001, C419 (private names alone tell who must see an operator; a list is faster)
 import torch
 from torch import Tensor
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._C._functorch import peek_interpreter_stack
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
+from torch.compiler import is_compiling
 
 Tables = tuple[Tensor, Tensor]
-Writer = Callable[[Sequence[Tensor], Sequence[Tables], int, bool, bool, Sequence[Tensor]], None]
+Writer = Callable[..., None]
+"""(xs, tables, start, interleaved, transposed, outs), as `reference.rotate` has them."""
 
 BACKENDS = {
     "reference": "whereness.kernels.reference",
@@ -49,8 +55,11 @@ def rotate(
         interleaved: pair k is channels 2k and 2k + 1, otherwise k and k + P.
         transposed: turn by the negative angles, the factor kept: the backward.
     """
-    cos, sin = [t[0] for t in tables], [t[1] for t in tables]
-    return tuple(_ROTATE(list(xs), cos, sin, start, interleaved, transposed))
+    if _is_watched(xs):
+        return tuple(_ROTATE(list(xs), *_split(tables), start, interleaved, transposed))
+    if _is_recorded(xs):
+        return _record(_rotate, xs, tables, (start, interleaved, transposed))
+    return tuple(_rotate(xs, tables, start, interleaved, transposed))
 
 
 def rotate_(
@@ -61,16 +70,12 @@ def rotate_(
     transposed: bool = False,
 ) -> None:
     """The same in place."""
-    if torch.compiler.is_compiling() or _is_recorded(xs):
+    if _is_watched(xs) or _is_recorded(xs):
         # torch knows all about copy_: views, leaves, versions, what a compiler may leave out.
         for x, turned in zip(xs, rotate(xs, tables, start, interleaved, transposed), strict=True):
             x.copy_(turned)
         return
-    cos, sin = [t[0] for t in tables], [t[1] for t in tables]
-    _ROTATE_IN_PLACE(list(xs), cos, sin, start, interleaved, transposed)
-    for x in xs:
-        if not x.is_inference():
-            torch.autograd.graph.increment_version(x)
+    _rotate_in_place(xs, tables, start, interleaved, transposed)
 
 
 def backend(device: torch.device) -> str:
@@ -84,7 +89,7 @@ def reason(device: torch.device) -> str:
 
 
 @contextmanager
-def using(name: str) -> Iterator[None]:
+def using(name: str) -> Generator[None]:
     """Let the backend `name` turn everything inside: for tests and benchmarks."""
     global _forced  # noqa: PLW0603 (the operator runs below torch's dispatcher: nothing to pass it by)
     if name not in BACKENDS:
@@ -117,29 +122,51 @@ def _writer(name: str) -> Writer:
     return import_module(BACKENDS[name]).rotate
 
 
-def _write(
-    xs: list[Tensor],
-    cos: list[Tensor],
-    sin: list[Tensor],
-    start: int,
-    interleaved: bool,
-    transposed: bool,
-    outs: list[Tensor],
-) -> None:
+def _writer_for(device_type: str) -> Writer:
+    return _writer(_forced or _chosen(device_type)[0])
+
+
+def _rotate(xs: Sequence[Tensor], tables: Sequence[Tables], *how: Any) -> list[Tensor]:
+    outs = [torch.empty_like(x) for x in xs]
+    if outs:
+        _writer_for(outs[0].device.type)(xs, tables, *how, outs)
+    return outs
+
+
+def _rotate_in_place(xs: Sequence[Tensor], tables: Sequence[Tables], *how: Any) -> None:
     if xs:
-        name = _forced or _chosen(xs[0].device.type)[0]
-        tables = list(zip(cos, sin, strict=True))
-        _writer(name)(xs, tables, start, interleaved, transposed, outs)
+        _writer_for(xs[0].device.type)(xs, tables, *how, xs)
+    for x in xs:
+        if not x.is_inference():
+            increment_version(x)
+
+
+def _split(tables: Sequence[Tables]) -> tuple[list[Tensor], list[Tensor]]:
+    """All cos, all sin: operators take lists of tensors only."""
+    return [t[0] for t in tables], [t[1] for t in tables]
 
 
 def _is_recorded(xs: Sequence[Tensor]) -> bool:
-    """Whether autograd or a transform of torch.func watches these tensors."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001 (no public name)
-        return True
-    return torch.is_grad_enabled() and any(x.requires_grad for x in xs)
+    return torch.is_grad_enabled() and any([x.requires_grad for x in xs])
 
 
-# The operator. Plain Library.impl: torch.library.custom_op costs a decoding step twice as much.
+def _is_watched(xs: Sequence[Tensor]) -> bool:
+    """Whether anything but autograd must see the operator: a compiler, a transform, a subclass.
+
+    Where nothing does, torch's dispatcher is gone around: it costs a decoding step as much again
+    as the step.
+    """
+    return (
+        is_compiling()
+        or peek_interpreter_stack() is not None
+        or _len_torch_dispatch_stack() > 0
+        or _get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+        or not all([type(x) is Tensor and not x.is_neg() for x in xs])
+    )
+
+
+# The operator. Plain Library.impl: what torch.library.custom_op adds costs twice as much.
 _SIGNATURE = "Tensor[] cos, Tensor[] sin, int start, bool interleaved, bool transposed"
 _LIBRARY = torch.library.Library("whereness", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -149,14 +176,12 @@ _ROTATE = torch.ops.whereness.rotate.default
 _ROTATE_IN_PLACE = torch.ops.whereness.rotate_.default
 
 
-def _rotate(xs: list[Tensor], *how: Any) -> list[Tensor]:
-    outs = [torch.empty_like(x) for x in xs]
-    _write(xs, *how, outs)
-    return outs
+def _rotate_op(xs: list[Tensor], cos: list[Tensor], sin: list[Tensor], *how: Any) -> list[Tensor]:
+    return _rotate(xs, list(zip(cos, sin, strict=True)), *how)
 
 
-def _rotate_in_place(xs: list[Tensor], *how: Any) -> None:
-    _write(xs, *how, xs)
+def _rotate_in_place_op(xs: list[Tensor], cos: list[Tensor], sin: list[Tensor], *how: Any) -> None:
+    _rotate_in_place(xs, list(zip(cos, sin, strict=True)), *how)
 
 
 def _rotate_fake(xs: list[Tensor], *_how: Any) -> list[Tensor]:
@@ -171,52 +196,61 @@ class _Turning(torch.autograd.Function):
     """The operator as autograd sees it; backward gives the operator again, transposed."""
 
     @staticmethod
-    def forward(ctx: Any, keys: Any, how: tuple, count: int, *tensors: Tensor) -> tuple:
-        xs, cos, sin = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
+    def forward(ctx: Any, below: Callable, how: tuple, count: int, *tensors: Tensor) -> tuple:
+        xs, tables = tensors[:count], tensors[count:]
         ctx.how, ctx.count = how, count
-        ctx.save_for_backward(*cos, *sin)
-        ctx.save_for_forward(*cos, *sin)
+        ctx.save_for_backward(*tables)
+        ctx.save_for_forward(*tables)
         ctx.set_materialize_grads(False)  # an output that nobody used costs nothing
-        return tuple(_below(keys, xs, cos, sin, *how))
+        return tuple(below(xs, _paired(tables), *how))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple:
-        start, interleaved, transposed = ctx.how
-        cos, sin = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-        moved = [i for i in range(ctx.count) if tangents[3 + i] is not None]
-        tables = [(cos[i], sin[i]) for i in moved]
-        turned = rotate([tangents[3 + i] for i in moved], tables, start, interleaved, transposed)
-        found = dict(zip(moved, turned, strict=True))
-        return tuple(found.get(i) for i in range(ctx.count))
+        return tuple(_turned_some(ctx, tangents[3 : 3 + ctx.count], *ctx.how))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple:
         start, interleaved, transposed = ctx.how
-        cos, sin = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-        wanted = [i for i, g in enumerate(grads) if g is not None and ctx.needs_input_grad[3 + i]]
-        tables = [(cos[i], sin[i]) for i in wanted]
-        turned = rotate([grads[i] for i in wanted], tables, start, interleaved, not transposed)
-        found = dict(zip(wanted, turned, strict=True))
-        of_xs = [found.get(i) for i in range(ctx.count)]
+        needed = ctx.needs_input_grad[3:]
+        wanted = [g if need else None for g, need in zip(grads, needed, strict=False)]
+        of_xs = _turned_some(ctx, wanted, start, interleaved, not transposed)
         return (None, None, None, *of_xs, *[None] * (2 * ctx.count))
 
 
-def _below(keys: Any, *arguments: Any) -> list[Tensor]:
-    """The operator below autograd."""
-    with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 (what torch.library itself uses)
-        return _ROTATE.redispatch(keys & torch._C._after_autograd_keyset, *arguments)  # noqa: SLF001
+def _turned_some(ctx: Any, xs: Sequence[Tensor | None], *how: Any) -> list[Tensor | None]:
+    """Those xs turned that are there."""
+    there = [i for i, x in enumerate(xs) if x is not None]
+    tables = _paired(ctx.saved_tensors)
+    turned = rotate([xs[i] for i in there], [tables[i] for i in there], *how)  # type: ignore[bad-argument-type]
+    found = dict(zip(there, turned, strict=True))
+    return [found.get(i) for i in range(len(xs))]
+
+
+def _paired(flat: Sequence[Tensor]) -> list[Tables]:
+    """cos, sin, cos, sin, ... as tables."""
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _record(below: Callable, xs: Sequence[Tensor], tables: Sequence[Tables], how: tuple) -> tuple:
+    flat = [t for pair in tables for t in pair]
+    # Not Function.apply: this is one level of autograd, torch.func's or the only one.
+    apply: Callable = super(torch.autograd.Function, _Turning).apply  # type: ignore[missing-attribute]
+    return apply(below, how, len(xs), *xs, *flat)
 
 
 def _rotate_autograd(
     keys: Any, xs: list[Tensor], cos: list[Tensor], sin: list[Tensor], *how: Any
 ) -> list[Tensor]:
-    recorded = torch.is_grad_enabled() and any(x.requires_grad for x in xs)
-    if recorded or forward_ad._current_level >= 0:  # noqa: SLF001 (no public name)
-        # Not Function.apply: below torch.func's interpreter there is one level to record, this one.
-        record = super(torch.autograd.Function, _Turning).apply
+    def below(xs: Sequence[Tensor], tables: Sequence[Tables], *how: Any) -> list[Tensor]:
+        with torch._C._AutoDispatchBelowAutograd():  # what torch.library itself uses
+            rest = keys & torch._C._after_autograd_keyset
+            return _ROTATE.redispatch(rest, list(xs), *_split(tables), *how)
+
+    tables = list(zip(cos, sin, strict=True))
+    if _is_recorded(xs) or forward_ad._current_level >= 0:
         with enable_single_level_autograd_function():
-            return list(record(keys, how, len(xs), *xs, *cos, *sin))
-    return _below(keys, xs, cos, sin, *how)
+            return list(_record(below, xs, tables, how))
+    return below(xs, tables, *how)
 
 
 def _rotate_vmap(
@@ -246,8 +280,8 @@ def _flat(t: Tensor, dim: int | None, size: int, table: bool = False) -> Tensor:
     return t.flatten(0, 1)
 
 
-_LIBRARY.impl("rotate", _rotate, "CompositeExplicitAutograd")
-_LIBRARY.impl("rotate_", _rotate_in_place, "CompositeExplicitAutograd")
+_LIBRARY.impl("rotate", _rotate_op, "CompositeExplicitAutograd")
+_LIBRARY.impl("rotate_", _rotate_in_place_op, "CompositeExplicitAutograd")
 _LIBRARY.impl("rotate", _rotate_autograd, "Autograd", with_keyset=True)
 torch.library.register_fake("whereness::rotate", _rotate_fake, lib=_LIBRARY)
 torch.library.register_fake("whereness::rotate_", _rotate_in_place_fake, lib=_LIBRARY)
