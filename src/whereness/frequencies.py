@@ -7,24 +7,41 @@ Units: radians per token.
 """
 
 import math
+from decimal import Context, Decimal
+from functools import lru_cache
 
 from whereness.checks import LARGEST_POSITION
 
+DIGITS = 50
+"""Two floats hold 32; each of the products below loses at most one more in the last place."""
+
 
 def geometric(base: float, divisor: int, count: int) -> tuple[float, ...]:
-    """The frequencies, highest first for a base above 1, as exact as Python floats are.
+    """The frequencies, highest first for a base above 1: the nearest Python floats.
 
     A tuple, not a tensor: no cast, meta device or checkpoint can change it.
 
     Raises:
         ValueError: a base so small that an angle would not be finite.
     """
-    found: tuple[float, ...] = ()
-    try:
-        found = tuple(base ** (-2 * k / divisor) for k in range(count))
-        finite = math.isfinite(max(found, default=0.0) * LARGEST_POSITION)
-    except OverflowError:
-        finite = False
-    if not finite:
+    return _parts(base, divisor, count)[0]
+
+
+def geometric_low(base: float, divisor: int, count: int) -> tuple[float, ...]:
+    """What the floats of `geometric` lack of the exact frequencies, as the nearest floats."""
+    return _parts(base, divisor, count)[1]
+
+
+@lru_cache(maxsize=256)
+def _parts(base: float, divisor: int, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    digits = Context(prec=DIGITS, traps=[])  # without traps too large a number is infinite
+    exponent = digits.divide(Decimal(-2), Decimal(divisor))
+    ratio = digits.exp(digits.multiply(exponent, digits.ln(Decimal(base))))
+    exact = [Decimal(1)]
+    while len(exact) < count:
+        exact.append(digits.multiply(exact[-1], ratio))
+    high = tuple(float(w) for w in exact[:count])
+    if not math.isfinite(max(high, default=0.0) * LARGEST_POSITION):
         raise ValueError(f"base must be large enough for finite angles, got {base!r}.")
-    return found
+    low = tuple(float(digits.subtract(w, Decimal(h))) for w, h in zip(exact, high, strict=False))
+    return high, low
