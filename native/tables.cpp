@@ -182,6 +182,9 @@ void cos_sin(uintptr_t coordinates, const Strides &of_coordinates, uintptr_t hig
                       reinterpret_cast<float *>(cosines), reinterpret_cast<float *>(sines)};
   const int64_t total = groups * rows;
   if (total * pairs == 0) return;
+  const int64_t bytes = total * pairs * static_cast<int64_t>(sizeof(float));
+  prefer_large_pages(tables.cosines, bytes);
+  prefer_large_pages(tables.sines, bytes);
   // A thread earns its start with some 50 microseconds of work.
   const int64_t useful = std::max<int64_t>(1, total * pairs / 16384);
   const int64_t threads = std::min<int64_t>({useful, total, omp_get_max_threads()});

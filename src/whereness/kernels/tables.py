@@ -100,15 +100,11 @@ def _on_cpu(
 ) -> tuple[Tensor, Tensor]:
     cos, sin = _empty_tables(coordinates, high)
     # Both parts of the frequencies get the same strides, and one set for all is told as such.
-    high = high.to(torch.float64).contiguous()
-    if high.numel() == high.shape[-1]:
-        high, low = high.flatten(), None if low is None else low.flatten()
+    shape = high.shape if high.numel() != high.shape[-1] else high.shape[-1:]
     if low is not None:
-        low = low.to(torch.float64).expand(high.shape).contiguous()
-    coordinates, high, low = (
-        None if t is None else _in_three_axes(t, cos.shape)
-        for t in (coordinates.to(torch.float64), high, low)
-    )
+        low = _in_three_axes(low.expand(high.shape).reshape(shape).contiguous(), cos.shape)
+    high = _in_three_axes(high.reshape(shape).contiguous(), cos.shape)
+    coordinates = _in_three_axes(coordinates.to(torch.float64), cos.shape)
     compiled.cos_sin(
         coordinates.data_ptr(),
         coordinates.stride(),
@@ -131,19 +127,17 @@ def _in_three_axes(x: Tensor, shape: torch.Size) -> Tensor:
 
 def _batched(_: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
     """Rule for vmap: the mapped axis goes first, before as many axes as the widest tensor has."""
-    tensors, amplitude = arguments[:3], arguments[3]
-    widest = max(
-        x.dim() - (axis is not None)
-        for x, axis in zip(tensors, in_dims, strict=False)
-        if x is not None
-    )
-    moved = []
-    for x, axis in zip(tensors, in_dims, strict=False):
-        if axis is not None:
-            x = x.movedim(axis, 0)  # noqa: PLW2901
-            x = x.reshape(x.shape[0], *(1,) * (widest + 1 - x.dim()), *x.shape[1:])  # noqa: PLW2901
-        moved.append(x)
-    return torch.ops.whereness.cos_sin(*moved, amplitude), (0, 0)
+    *tensors, amplitude = arguments
+    each = list(zip(tensors, in_dims, strict=False))
+    axes = max(x.dim() - (axis is not None) for x, axis in each if x is not None)
+    tensors = [x if axis is None else _with_first(x, axis, axes) for x, axis in each]
+    return torch.ops.whereness.cos_sin(*tensors, amplitude), (0, 0)
+
+
+def _with_first(x: Tensor, axis: int, axes: int) -> Tensor:
+    """x with `axis` moved to the front and `axes` more behind it, the new ones of size 1."""
+    x = x.movedim(axis, 0)
+    return x.reshape(x.shape[0], *(1,) * (axes + 1 - x.dim()), *x.shape[1:])
 
 
 _LIBRARY.impl("cos_sin", _on_cpu, "CPU")
