@@ -6,7 +6,7 @@ w_k has two parts because one float64 is off by up to 2^-54 of itself: at positi
 2^-30 of an angle, little, but beside a zero of cos or sin it is many roundings of a float32.
 
 Compiled (CPU): the angle keeps twice the digits of a float64, so that results are within one
-float32 ulp of exact where the angle is below 2^46, and within 2^-24 where it is below 2^80.
+float32 ulp of exact for whole positions below 2^24, and within 2^-24 where an angle is below 2^80.
 In torch (other devices, or nothing compiled): within 2^-24 of exact for whole positions below 2^24
 and frequencies up to 1.
 
