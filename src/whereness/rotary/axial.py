@@ -50,6 +50,7 @@ from whereness.checks import (
     require_number,
 )
 from whereness.frequencies import geometric
+from whereness.kernels.tables import cos_sin_of_pairs
 from whereness.rotary.base import Rotary, Side
 from whereness.rotary.pairing import Pairing
 
@@ -201,6 +202,10 @@ class AxialRoPE(Rotary):
     def angles(
         self, positions: Shaped[Tensor, "..."], lengths: Tensor | None = None
     ) -> Float[Tensor, "... P"]:
+        return self._coordinates(positions) * constants(self._frequency_of_pair, positions.device)
+
+    def _coordinates(self, positions: Tensor) -> Tensor:
+        """What each pair is turned by, (..., S, P), float64."""
         coordinates = positions if self.num_axes > 1 else positions[..., None]
         device = positions.device
         placed = coordinates.to(torch.float64)
@@ -209,7 +214,16 @@ class AxialRoPE(Rotary):
         if any(self.offset):
             placed = placed + constants(self.offset, device)
         of_pair = torch.tensor(self._axis_of_pair, device=device)
-        return placed.index_select(-1, of_pair) * constants(self._frequency_of_pair, device)
+        return placed.index_select(-1, of_pair)
+
+    def rounded(self, positions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        kind = type(self)
+        # A subclass with angles of its own is asked for them.
+        if kind.angles is not AxialRoPE.angles or kind.cos_sin is not Rotary.cos_sin:
+            return super().rounded(positions, lengths)
+        high = constants(self._frequency_of_pair, positions.device)
+        cos, sin = cos_sin_of_pairs(self._coordinates(positions), high)
+        return cos.unsqueeze(-2), sin.unsqueeze(-2)
 
     def _blocks(self, cos: Tensor, sin: Tensor) -> list[tuple[int, Tensor, Tensor]]:
         [(start, cos, sin)] = super()._blocks(cos, sin)

@@ -24,7 +24,8 @@ from whereness.checks import (
     require_int,
     require_number,
 )
-from whereness.frequencies import geometric
+from whereness.frequencies import geometric, geometric_low
+from whereness.kernels.tables import cos_sin_of_pairs
 from whereness.rotary.base import Rotary, Side
 from whereness.rotary.pairing import Pairing
 from whereness.rotary.scaling.spectrum import Scaling, Spectrum
@@ -77,6 +78,8 @@ class RoPE(Rotary):
         self.base, self.scaling, self.compat = float(base), scaling, compat
         self._plain = Spectrum(self.base, self.rotary_dim)
         self._frequencies = self._constants()
+        # What the floats lack of the exact frequencies; a scaling's are taken as they are.
+        self._low = geometric_low(self.base, self.rotary_dim, self.rotary_dim // 2)
         self.needs_lengths = scaling is not None and scaling.needs_lengths
         self.unbounded = scaling is None or math.isinf(scaling.reach)
         self.norm_preserving = scaling is None or scaling.keeps_norms
@@ -121,14 +124,34 @@ class RoPE(Rotary):
 
     def cos_sin(self, positions: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         cos, sin = super().cos_sin(positions, lengths)
-        if self.scaling is None or self.scaling.keeps_norms:
-            return cos, sin
-        amplitude: Tensor | float = self.amplitude
-        if lengths is not None:
-            amplitude = self.scaling.amplitude_at(lengths.to(self._dtype))
+        amplitude = self._amplitude_of(lengths)
         if isinstance(amplitude, Tensor):
             amplitude = amplitude[..., None, None]
+        elif amplitude == 1.0:
+            return cos, sin
         return cos * amplitude, sin * amplitude
+
+    def rounded(self, positions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        kind = type(self)
+        # A subclass with angles of its own is asked for them.
+        own = kind.angles is not RoPE.angles or kind.cos_sin is not RoPE.cos_sin
+        if own or self.compat is not None:
+            return super().rounded(positions, lengths)
+        high, low = self._spectrum(lengths, positions.device), None
+        if self.scaling is None and not self.learned:
+            low = constants(self._low, positions.device)
+        tables = cos_sin_of_pairs(
+            self._coordinates(positions), high, low, self._amplitude_of(lengths)
+        )
+        return tables[0].unsqueeze(-2), tables[1].unsqueeze(-2)
+
+    def _amplitude_of(self, lengths: Tensor | None) -> Tensor | float:
+        """Factor on cos and sin; a tensor (B or 1, S or 1) where it depends on lengths."""
+        if self.scaling is None or self.scaling.keeps_norms:
+            return 1.0
+        if lengths is None:
+            return self.amplitude
+        return self.scaling.amplitude_at(lengths.to(self._dtype))
 
     def _coordinates(self, positions: Tensor) -> Tensor:
         """What each pair is turned by: positions (..., S[, n]) -> (..., S, P or 1)."""
