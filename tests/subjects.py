@@ -59,6 +59,8 @@ def _relative() -> list[Subject]:
         Subject("shaw-near", lambda: wn.Shaw(HEAD_DIM, 3)),
         Subject("shaw-keys", lambda: wn.Shaw(HEAD_DIM, 5, values=False)),
         Subject("t5-small-scaled", lambda: wn.T5(HEADS, 6, 7, scaled=True)),
+        Subject("kerple-power", lambda: wn.KERPLE(HEADS, "power"), between=(0.1, 1.9)),
+        Subject("sandwich-other", lambda: wn.Sandwich(HEADS, 6, "multiply", 0, False)),
         Subject("t5-bidirectional", lambda: wn.T5(HEADS, 8, 9, bidirectional=True)),
     ]
 

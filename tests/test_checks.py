@@ -60,6 +60,8 @@ MADE = {
     "resized": lambda i: wn.LearnedAbsolute(8, 4).resized(i(6)),
     "extended": lambda i: wn.LearnedAbsolute(8, 4).extended(i(6)),
     "alibi": lambda i: wn.ALiBi(i(6)),
+    "kerple": lambda i: wn.KERPLE(i(6)),
+    "sandwich": lambda i: wn.Sandwich(i(6), i(8), "divide", i(0)),
     "t5": lambda i: wn.T5(i(2), i(8), i(100)),
     "relative": lambda i: wn.LearnedRelative(i(2), i(3)),
     "shaw": lambda i: wn.Shaw(i(8), i(3)),

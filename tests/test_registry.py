@@ -10,7 +10,7 @@ from whereness.registry import described
 ON_A_GRID = {"axial_rope", "mixed_rope", "multimodal_rope"}
 NAMES = ("nope", "integer", "binary", "sinusoidal", "learned", "relative_add", "relative_multiply")
 NAMES += ("shaw", "t5", "alibi", "rope", "xpos", "lerope", "fope")
-NAMES += ("axial_rope", "mixed_rope", "multimodal_rope")
+NAMES += ("axial_rope", "mixed_rope", "multimodal_rope", "kerple", "sandwich")
 
 
 def test_the_names_of_the_contract():
@@ -41,6 +41,8 @@ CLASSES = {
     "axial_rope": (wn.AxialRoPE, {"head_dim": 8, "num_axes": 2}),
     "mixed_rope": (wn.MixedRoPE, {"head_dim": 8, "num_heads": 6, "num_axes": 2}),
     "multimodal_rope": (wn.MultimodalRoPE, {"head_dim": 8, "num_axes": 3, "sections": (2, 1, 1)}),
+    "kerple": (wn.KERPLE, {"num_heads": 6, "kind": "log"}),
+    "sandwich": (wn.Sandwich, {"num_heads": 6, "dbar": 128, "head_scale": "divide"}),
 }
 
 

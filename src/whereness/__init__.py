@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from .registry import create as create
     from .registry import encodings as encodings
     from .relative.alibi import ALiBi as ALiBi
+    from .relative.kerple import KERPLE as KERPLE
     from .relative.learned import LearnedRelative as LearnedRelative
+    from .relative.sandwich import Sandwich as Sandwich
     from .relative.shaw import Shaw as Shaw
     from .relative.t5 import T5 as T5
     from .rotary import scaling as scaling
@@ -72,6 +74,7 @@ _HOMES = {
     "DroPE": "rotary.temperature",
     "FoPE": "rotary.fope",
     "Integer": "absolute.integer",
+    "KERPLE": "relative.kerple",
     "KVCache": "attend.cache",
     "LeRoPE": "rotary.learned",
     "LearnedAbsolute": "absolute.learned",
@@ -83,6 +86,7 @@ _HOMES = {
     "PositionalEncoding": "encoding",
     "Properties": "properties",
     "RoPE": "rotary.rope",
+    "Sandwich": "relative.sandwich",
     "Shaw": "relative.shaw",
     "Sinusoidal": "absolute.sinusoidal",
     "T5": "relative.t5",

@@ -77,6 +77,8 @@ ENTRIES: dict[str, Entry] = {
     "multimodal_rope": Entry(
         "rotary.multimodal:MultimodalRoPE", lambda s: {"head_dim": s.head_dim}
     ),
+    "kerple": Entry("relative.kerple:KERPLE", lambda s: {"num_heads": s.num_heads}),
+    "sandwich": Entry("relative.sandwich:Sandwich", lambda s: {"num_heads": s.num_heads}),
 }
 
 

@@ -60,6 +60,8 @@ MAKERS: dict[str, Callable[[], wn.PositionalEncoding]] = {
     "shaw": lambda: wn.Shaw(HEAD_DIM, 3),
     "t5": lambda: wn.T5(HEADS, 8, 16),
     "alibi": lambda: wn.ALiBi(HEADS),
+    "kerple": lambda: wn.KERPLE(HEADS),
+    "sandwich": lambda: wn.Sandwich(HEADS, 8),
     "rope": lambda: wn.RoPE(HEAD_DIM),
     "rope-partial": lambda: wn.RoPE(HEAD_DIM, 100.0, "interleaved", 4, "trailing"),
     "axial_rope": lambda: wn.AxialRoPE(HEAD_DIM, num_axes=1),

@@ -74,6 +74,9 @@ KNOWN = {
     "t5": (lambda: wn.T5(2), traits((4,), **LEARNED_BIAS)),
     "t5 both ways": (lambda: wn.T5(2, bidirectional=True), traits((4,), **LEARNED_BIAS)),
     "alibi": (lambda: wn.ALiBi(3), traits((4,), relative=True)),
+    "kerple": (lambda: wn.KERPLE(3), traits((4,), **LEARNED_BIAS)),
+    "kerple power": (lambda: wn.KERPLE(3, "power"), traits((4,), **LEARNED_BIAS)),
+    "sandwich": (lambda: wn.Sandwich(3), traits((4,), relative=True)),
     "rope": (lambda: wn.RoPE(16), traits((3,), **TURNING)),
     "partial": (
         lambda: wn.RoPE(64, rotary_dim=2, rotary_side="trailing"),
