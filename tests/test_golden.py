@@ -298,6 +298,32 @@ def alibi_bias(value: dict) -> Got:
     yield False, wn.ALiBi(**value["options"]).bias(q.double(), k.double())
 
 
+def kerple_bias(value: dict) -> Got:
+    options = {**value["options"]}
+    given = [options.pop(name) for name in ("r1", "r2")]
+    for exact, dtype in BOTH:
+        made = wn.KERPLE(**options).to(dtype)
+        made.r1.data, made.r2.data = (torch.tensor(g, dtype=dtype) for g in given)
+        for first in (0, 1000):
+            keys = first + torch.tensor(value["input"]["offsets"])
+            found = made.bias(torch.tensor([first]), keys)
+            assert found.dtype == dtype
+            yield exact, found[:, 0]
+
+
+def sandwich_bias(value: dict) -> Got:
+    made, offsets = wn.Sandwich(**value["options"]), torch.tensor(value["input"]["offsets"])
+    assert made.bias(torch.tensor([0]), offsets).dtype == torch.float32
+    yield True, made.by_offset(offsets)
+    for first in (0, 1000):
+        yield False, made.bias(torch.tensor([first]), first + offsets)[:, 0]
+
+
+def sandwich_sum(value: dict) -> Got:
+    made = wn.Sandwich(8, **value["options"], subtract_constant=False)
+    yield True, made.by_offset(torch.tensor(value["input"]["offsets"]))[0]  # the factor of head 1
+
+
 def t5_buckets(value: dict) -> Got:
     given = value["input"]
     offsets = given.get("offsets") or range(given["offsets_from"], given["offsets_to"] + 1)
@@ -452,6 +478,7 @@ MEASURES: dict[tuple[str, str], Callable[[dict], Got]] = {
     ("dinov3", "rotated"): dinov3_rotated,
     ("fox", "decay"): fox_decay,
     ("integer", "rows"): rows(wn.Integer),
+    ("kerple", "bias_by_offset"): kerple_bias,
     ("mixed_rope", "initial_directions"): mixed_directions,
     ("mixed_rope", "rotated"): mixed_rotated,
     ("mrope", "axis_of_pair"): axis_of_pair,
@@ -469,6 +496,8 @@ MEASURES: dict[tuple[str, str], Callable[[dict], Got]] = {
     ("rope", "scores_by_offset"): scores_by_offset(wn.RoPE),
     ("rope", "sin"): rope_table(1),
     ("rope", "wavelengths"): wavelengths,
+    ("sandwich", "bias_by_offset"): sandwich_bias,
+    ("sandwich", "cosine_sum"): sandwich_sum,
     ("shaw", "scores_and_output"): shaw_attention,
     ("shaw", "table_index"): shaw_index,
     ("sinusoidal", "dot_products"): dot_products,
@@ -540,10 +569,10 @@ def test_no_value_is_dropped_silently():
     assert len(VALUES) == 552
     assert len({value["id"] for value in VALUES}) == 552
     assert Counter(fate(value) for value in VALUES) == {
-        "here": 360,
+        "here": 374,
         "a property": 155,
         "a draw": 4,
-        "an encoding to come": 33,
+        "an encoding to come": 19,
     }
     assert Counter(value["encoding"] for value in HERE) == {
         "alibi": 39,
@@ -554,11 +583,13 @@ def test_no_value_is_dropped_silently():
         "dinov3": 10,
         "fox": 4,
         "integer": 6,
+        "kerple": 6,
         "mixed_rope": 5,
         "mrope": 12,
         "path": 3,
         "pope": 3,
         "rope": 171,
+        "sandwich": 8,
         "shaw": 5,
         "sinusoidal": 31,
         "t5": 13,

@@ -5,8 +5,9 @@ stream of its own, so all other weights begin with the same values whatever it d
 
 Who has parameters of their own in every layer follows the literature: learned relative encodings
 (Shaw et al. 2018 and those after them) have, T5 shares one table among all layers (Raffel et al.
-2020, section 2.1), and what joins the tokens at the input is there once. Encodings without
-parameters are shared. Tables are built for the longest sequence that is evaluated.
+2020, section 2.1) as KERPLE does its parameters (Chi et al. 2022, section 5), and what joins the
+tokens at the input is there once. Encodings without parameters are shared. Tables are built for
+the longest sequence that is evaluated.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from whereness.transformer import Transformer
 
 BYTES = 256
 
-SHARED = ("t5",)
+SHARED = ("t5", "kerple")
 """Encodings with parameters that all layers share."""
 
 
