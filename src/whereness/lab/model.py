@@ -5,7 +5,7 @@ stream of its own, so all other weights begin with the same values whatever it d
 
 Who has parameters of their own in every layer follows the literature: learned relative encodings
 (Shaw et al. 2018 and those after them) have, T5 shares one table among all layers (Raffel et al.
-2020, section 2.1) as KERPLE does its parameters (Chi et al. 2022, section 5), and what joins the
+2020, section 2.1) as KERPLE does its parameters (Chi et al. 2022), and what joins the
 tokens at the input is there once. Encodings without parameters are shared. Tables are built for
 the longest sequence that is evaluated.
 """
