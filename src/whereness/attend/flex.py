@@ -1,0 +1,275 @@
+"""Attention through torch's FlexAttention: a bias is a function of head, query and key.
+
+    score_mod(score, b, h, i, j) = score + strip[h, j - i + S - 1]        offset-only, O(S) memory
+                                   score + bias[b, h, i, j]               where positions are given
+
+Source: Dong et al. 2024, arXiv:2412.05496; torch.nn.attention.flex_attention. On an accelerator and
+under torch.compile a kernel is compiled that never holds the S x T scores. Uncompiled on the CPU
+torch holds them: that path is there to compare with. The kernels for GPUs were never run by us.
+
+Axes: B batch, H query heads, G key/value heads, S queries, T keys, D head_dim.
+"""
+
+import functools
+import operator
+import warnings
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from whereness.attend.numerics import exact_types
+from whereness.attend.request import Options, Request
+from whereness.checks import as_int, require_int
+from whereness.encoding import At, PositionalEncoding
+from whereness.relative.bias import Strip
+from whereness.where import Where
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(score, b, h, i, j) -> score."""
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(b, h, i, j) -> may the query see the key."""
+
+BLOCK = 128
+"""Queries and keys of a block that is skipped, masked or seen as a whole."""
+
+
+def score_mod(encoding: PositionalEncoding, where: Where | At | Tensor | int) -> ScoreMod | None:
+    """Door 4 of `encoding` for FlexAttention; None: it has no bias.
+
+    Gradients of learned biases pass. The scale stays the caller's: T5 wants `scale=1.0`. So do door
+    3 (call the encoding on q and k before) and masks.
+
+    Args:
+        where: the number of tokens, counted from 0, of which the offsets alone are stored; or
+            positions, a `wn.Where` or what `prepare` gave, of which a table (H, S, T) is stored
+            unless the library counted them itself.
+
+    Raises:
+        ValueError: an encoding whose door 4 is more than a bias on logits, or needs the weights.
+    """
+    reason = _unserved(encoding)
+    if reason is not None:
+        raise ValueError(f"score_mod {reason}")
+    if as_int(where) is not None:
+        length = require_int("where", where, 1)
+        where = Where(torch.arange(length, device=_device(encoding))).as_regular()
+    at = where if isinstance(where, At) else encoding.prepare(where)  # type: ignore[bad-argument-type]
+    return _modification(at)
+
+
+def refusal(options: Options, encoding: PositionalEncoding) -> str | None:
+    """Why it can never serve such calls; None: it can."""
+    if options.return_weights:
+        return "has no weights to return: use 'reference'."
+    if options.dropout:
+        return "has no dropout: use 'sdpa' or 'reference'."
+    return _unserved(encoding)
+
+
+def declines(request: Request) -> str | None:
+    """Why it cannot serve this call; None: it can."""
+    device = request.q.device.type
+    if device == "meta":
+        return "has no kernel for the device 'meta': use 'sdpa' or 'reference'."
+    tensors = (request.q, request.k, request.v, *request.encoding.parameters())
+    if (
+        device in ("cpu", "mps")
+        and torch.is_grad_enabled()
+        and any(t.requires_grad for t in tensors)
+    ):
+        return (
+            f"has no gradients on the device {device!r}: use 'sdpa' or 'reference', or call it in "
+            "torch.no_grad()."
+        )
+    return None
+
+
+def serve(request: Request) -> tuple[Tensor, None]:
+    """Output (B, H, S, V)."""
+    q, k, v = request.q, request.k, request.v
+    call = request.call(None)
+    if not q.shape[0] or not request.num_queries:
+        return request.encoding.outputs(q.new_zeros(*q.shape[:3], v.shape[-1]), None, call), None
+    if not torch.is_grad_enabled():
+        q, k, v = q.detach(), k.detach(), v.detach()  # torch refuses leaves there as well
+    with exact_types(q.device):
+        out = _attention(q.device)(
+            q,
+            k,
+            v,
+            score_mod=_modification(request.at),
+            block_mask=_block_mask(request),
+            scale=request.scale,
+            enable_gqa=k.shape[1] != q.shape[1],
+        )
+    return request.encoding.outputs(out, None, call), None
+
+
+def _attention(device: torch.device) -> Callable[..., Tensor]:
+    """FlexAttention, compiled where that is not done around us and the CPU's compiler not needed."""
+    from torch.nn.attention.flex_attention import flex_attention  # brings torch's compiler
+
+    if torch.compiler.is_compiling():
+        return flex_attention
+    return _uncompiled if device.type == "cpu" else _compiled()
+
+
+def _uncompiled(*inputs: Tensor, **options: object) -> Tensor:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    with warnings.catch_warnings():
+        # That it holds the scores of all queries and keys is said above.
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        return flex_attention(*inputs, **options)  # type: ignore[bad-argument-type]
+
+
+@functools.cache
+def _compiled() -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, fullgraph=True)
+
+
+def _unserved(encoding: PositionalEncoding) -> str | None:
+    """Why door 4 or 5 of `encoding` is none of FlexAttention's; None: it is."""
+    for member in encoding.members():
+        on_weights = member.overrides("bias") and member.on == "weights"
+        if member.overrides("scores", "weights") or member.needs_weights or on_weights:
+            return (
+                "serves biases and factors on logits only, not those of "
+                f"{type(member).__name__}: use 'reference' or 'auto'."
+            )
+    return None
+
+
+def _device(encoding: PositionalEncoding) -> torch.device:
+    parameter = next(encoding.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+# What is captured are tensors, not numbers: another length compiles no other kernel.
+
+
+def _modification(at: At) -> ScoreMod | None:
+    """All biases and factors of `at`, in order of application."""
+    steps = [_step(own) for own in _single(at) if own.encoding.overrides("bias")]
+    if len(steps) < 2:
+        return steps[0] if steps else None
+
+    def modified(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        for step in steps:
+            score = step(score, b, h, i, j)
+        return score
+
+    return modified
+
+
+def _single(at: At) -> Iterator[At]:
+    """The `At` of every member."""
+    if len(at.encoding.members()) == 1 and at.encoding.members()[0] is at.encoding:
+        yield at
+    else:
+        yield from at.data
+
+
+def _step(at: At) -> ScoreMod:
+    """Of one member."""
+    if isinstance(at.data, Strip):
+        look = _of_strip(at.data)
+    else:
+        look = _of_table(at.bias())  # type: ignore[bad-argument-type]
+    if at.encoding.operation == "multiply":
+        return lambda score, b, h, i, j: score * look(b, h, i, j)
+    return lambda score, b, h, i, j: score + look(b, h, i, j)
+
+
+def _of_strip(strip: Strip) -> MaskMod:
+    values = strip.values
+    last = torch.full((), values.shape[-1] - strip.num_keys, device=values.device)  # S - 1
+    return lambda b, h, i, j: values[h, j - i + last]
+
+
+def _of_table(table: Tensor) -> MaskMod:
+    """A value for every query and key; axes of length 1 are those of all: (b, h, S, T)."""
+    one_batch, one_head, one_query = (n == 1 for n in table.shape[:3])
+
+    def look(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        zero = j - j
+        return table[
+            zero if one_batch else b, zero if one_head else h, zero if one_query else i, j
+        ]
+
+    return look
+
+
+def _mask_mod(request: Request) -> MaskMod:
+    """What `masks.may_attend` says, of one query and one key."""
+    options, where = request.options, request.at.where
+    slots = where.slots
+    if slots is None:
+        slots = torch.arange(request.num_keys, device=request.q.device)
+    q_slots = slots[request.num_keys - request.num_queries :]
+    causal, window = options.causal, options.window
+    tests: list[MaskMod] = []
+    if causal:
+        tests.append(lambda b, h, i, j: q_slots[i] >= slots[j])
+    if window is not None:
+        tests.append(lambda b, h, i, j: (q_slots[i] - slots[j]).abs() < window)
+    if where.segments is not None:
+        of_query, of_key = (
+            _of_table(s[:, None, None]) for s in (where.segments, where.key_segments)
+        )
+        tests.append(lambda b, h, i, j: of_query(b, h, i, i) == of_key(b, h, i, j))
+    if where.key_mask is not None:
+        tests.append(_of_table(where.key_mask[:, None, None]))
+    if options.mask is not None:
+        mask = options.mask
+        tests.append(_of_table(mask if mask.dim() == 4 else mask[None, None]))
+    return lambda b, h, i, j: functools.reduce(operator.and_, [t(b, h, i, j) for t in tests])
+
+
+def _block_mask(request: Request) -> object | None:
+    """Which blocks are skipped, masked or seen whole; None: every query sees every key.
+
+    Known from sizes alone; what else hides keys (segments, pads, a mask) is left to `_mask_mod`.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    if request.sees_all:
+        return None
+    options, queries, keys = request.options, request.num_queries, request.num_keys
+    device = request.q.device
+    far = keys if options.window is None else options.window - 1
+    near = 0 if options.causal else -far
+    first_query = torch.arange(0, queries, BLOCK, device=device)[:, None] + (keys - queries)
+    first_key = torch.arange(0, keys, BLOCK, device=device)
+    last_query = (first_query + BLOCK - 1).clamp(max=keys - 1)
+    last_key = (first_key + BLOCK - 1).clamp(max=keys - 1)
+    nearest, farthest = first_query - last_key, last_query - first_key  # slots back
+    some = (farthest >= near) & (nearest <= far)
+    whole = (nearest >= near) & (farthest <= far)
+    # A block that is cut off at the end is masked there.
+    whole &= (last_query - first_query == BLOCK - 1) & (last_key - first_key == BLOCK - 1)
+    if request.at.where.slots is not None:  # the keys left in a cache do not follow one another
+        some, whole = torch.ones_like(some), torch.zeros_like(whole)
+    elif not request.plain and not _window_alone(request):
+        whole = torch.zeros_like(whole)
+    return BlockMask.from_kv_blocks(
+        *_listed(some & ~whole),
+        *_listed(whole),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=_mask_mod(request),
+        seq_lengths=(queries, keys),
+    )
+
+
+def _window_alone(request: Request) -> bool:
+    where = request.at.where
+    return all(o is None for o in (where.segments, where.key_mask, request.options.mask))
+
+
+def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks of keys each block of queries has, and which, those first."""
+    order = torch.argsort((~blocks).int(), dim=-1, stable=True)
+    return blocks.sum(-1).int()[None, None], order.int()[None, None]
