@@ -196,9 +196,7 @@ def _of_table(table: Tensor) -> MaskMod:
 
     def look(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         zero = j - j
-        return table[
-            zero if one_batch else b, zero if one_head else h, zero if one_query else i, j
-        ]
+        return table[zero if one_batch else b, zero if one_head else h, zero if one_query else i, j]
 
     return look
 

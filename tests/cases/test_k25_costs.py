@@ -1,0 +1,75 @@
+"""K25: a bias costs what it must: a strip of offsets, made once for all layers, never S x T."""
+
+import pytest
+import torch
+
+import whereness as wn
+from cases.support import DIM, HEADS, case, encoding, equal, model, tokens
+from whereness.relative.bias import OffsetBias, Strip
+
+BIASES = ("relative_add", "t5", "alibi", "kerple", "sandwich")
+
+
+def watched(made: OffsetBias, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Everything that preparations of encodings of this kind give from now on."""
+    given, tables = [], type(made).tables
+
+    def kept(self: OffsetBias, where: wn.Where) -> object:
+        given.append(tables(self, where))
+        return given[-1]
+
+    monkeypatch.setattr(type(made), "tables", kept)
+    return given
+
+
+@case("P235")
+@pytest.mark.parametrize("name", BIASES)
+def test_a_bias_is_lazy_and_small(name, monkeypatch):
+    """Less than a megabyte for 4096 tokens and 8 heads, where a table would hold 512."""
+    length = 4096
+    made = wn.create(name, dim=64, num_heads=8, length=length)
+    given = watched(made, monkeypatch)
+    q = torch.zeros(1, 8, 1, 8)
+    k = torch.zeros(1, 8, length, 8)
+    with torch.no_grad():
+        wn.attention(q, k, k, made, causal=True)
+        made.prepare(wn.Where(torch.arange(length)).as_regular())
+    row, strip = given
+    for held, numbers in ((row, length), (strip, 2 * length - 1)):
+        assert isinstance(held, Strip)
+        assert held.values.shape == (8, numbers)
+        assert held.values.untyped_storage().nbytes() < 2**20
+    assert wn.ALiBi(8).slopes.nbytes == 32
+
+
+@case("P235")
+@pytest.mark.parametrize("name", BIASES)
+def test_the_table_is_made_on_request_and_says_the_same(name):
+    made, line = encoding(name), torch.arange(7)
+    at = made.prepare(wn.Where(line).as_regular())
+    equal(at.bias(), made.bias(line, line), 0.0)
+
+
+@case("P235")
+@pytest.mark.parametrize("name", BIASES)
+def test_layers_share_what_was_prepared_once(name, monkeypatch):
+    whole = model(encoding(name), depth=3)
+    given = watched(whole.encodings[0], monkeypatch)
+    whole(tokens(9))
+    assert len(whole.blocks) == 3 and len(given) == 1
+
+
+@case("P235")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_bias_far_away_is_not_rounded_to_the_type_of_the_model(dtype):
+    """-slope * 4095 has no bfloat16: keys there would share a bias."""
+    made, length = wn.ALiBi(HEADS), 4096
+    q = torch.zeros(1, HEADS, 1, DIM, dtype=dtype)
+    k = torch.zeros(1, HEADS, length, DIM, dtype=dtype)
+    v = torch.zeros(1, HEADS, length, 1, dtype=torch.float64)
+    v[:, :, 0] = 1
+    mask = torch.zeros(1, length, dtype=torch.bool)
+    mask[:, :2] = True  # the two farthest keys: exp(-slope) apart
+    out = wn.attention(q, k, v.to(dtype), made, causal=True, mask=mask)
+    expected = (-made.slopes.double()).exp() / (1 + (-made.slopes.double()).exp())
+    equal(out[0, :, 0, 0].double(), expected, 2.0**-8)
