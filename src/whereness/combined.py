@@ -107,8 +107,10 @@ class Combined(PositionalEncoding):
     def tables(self, where: Where) -> tuple[At, ...]:
         return tuple(part.prepare(where) for part in self.parts)
 
-    def data_of_rows(self, at: At, rows: slice) -> tuple[At, ...]:
-        return tuple(part.at_rows(own, rows) for part, own in zip(self.parts, at.data, strict=True))
+    def data_of_rows(self, at: At, rows: slice, keys: int | None = None) -> tuple[At, ...]:
+        return tuple(
+            part.at_rows(own, rows, keys) for part, own in zip(self.parts, at.data, strict=True)
+        )
 
     def tokens(self, x: Tensor, at: At) -> Tensor:
         for part, own in zip(self.parts, at.data, strict=True):

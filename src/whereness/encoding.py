@@ -68,6 +68,15 @@ class Call:
     features: Features
     project: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
     """Rows (R, E) -> (q rows (H, R, D), k rows (H, R, D)) through the layer's own W_q and W_k."""
+    rows: slice | None = None
+    """Which tokens of `features` the queries are; None: the last S."""
+
+    def query_features(self, name: str) -> Tensor:
+        """A feature of the queries' own tokens, (B, S, ...)."""
+        feature, queries = self.features[name], self.q.shape[2]
+        if self.rows is not None:
+            return feature[:, self.rows]
+        return feature.narrow(1, feature.shape[1] - queries, queries)
 
 
 class PositionalEncoding(nn.Module):
@@ -205,12 +214,21 @@ class PositionalEncoding(nn.Module):
         """`bias` of prepared positions; an encoding that keeps a short form unfolds it here."""
         return self.bias(at.where.positions, at.where.keys)
 
-    def at_rows(self, at: At, rows: slice) -> At:
-        """What doors 4 and 5 need for some of the queries, against all keys."""
-        return At(self, at.where.of_rows(rows), self.data_of_rows(at, rows))
+    def at_rows(self, at: At, rows: slice, keys: int | None = None) -> At:
+        """What doors 4 and 5 need for some of the queries, against the first `keys` keys (all).
 
-    def data_of_rows(self, at: At, rows: slice) -> Any:
-        """`at.data` of some of the queries. Default: it is the same for all of them."""
+        Attention may open `scores`, `weights` and `outputs` for one block of queries after the
+        other, so that no tensor of S x T is ever whole. A block is a call as any other. It sees
+        only its own queries (`call.q`, `call.at.where`, the rows of `call.allowed`), all keys that
+        these may see and `call.features` of those keys; `call.query_features` finds the queries'
+        own. When causal the keys may end with the block's last query. So what `prepare` keeps
+        should be small, O(S + T), and a door should form what has a number a pair from what it
+        is called with: queries must not learn from one another.
+        """
+        return At(self, at.where.of_rows(rows, keys), self.data_of_rows(at, rows, keys))
+
+    def data_of_rows(self, at: At, rows: slice, keys: int | None = None) -> Any:
+        """`at.data` of some queries and keys. Default: it is the same for all of them."""
         return at.data
 
     def scores(self, logits: Tensor, call: Call) -> Tensor:

@@ -316,18 +316,24 @@ class Where:
         moved = replace(self, positions=positions, k_positions=k_positions)
         return moved.as_regular() if self.regular else moved
 
-    def of_rows(self, rows: slice) -> "Where":
-        """Some of the queries, against all keys. Slots are no longer those of the positions."""
-        segments, lengths = self.segments, self.lengths
+    def of_rows(self, rows: slice, keys: int | None = None) -> "Where":
+        """Some of the queries, against the first `keys` keys (all).
+
+        Slots are no longer those of the positions.
+        """
+        segments, lengths, first = self.segments, self.lengths, slice(keys)
+        k_segments, key_mask, slots = self.key_segments, self.key_mask, self.slots
         if lengths is not None and lengths.shape[1] > 1:
             lengths = lengths[:, rows]
         return replace(
             self,
             positions=self.positions[:, rows],
-            k_positions=self.keys,
+            k_positions=self.keys[:, first],
             segments=None if segments is None else segments[:, rows],
-            k_segments=self.key_segments,
+            k_segments=None if k_segments is None else k_segments[:, first],
+            key_mask=None if key_mask is None else key_mask[:, first],
             lengths=lengths,
+            slots=None if slots is None else slots[first],
         )
 
     def of_batch(self, batch: int) -> "Where":
@@ -404,3 +410,19 @@ def offsets(q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         q, k = q.double(), k.double()  # a difference has more digits than float32 holds
     placed = ~(q_absent[..., :, None] | k_absent[..., None, :])
     return (k[..., None, :] - q[..., :, None]) * placed, placed
+
+
+def farthest_offsets(q_positions: Tensor, k_positions: Tensor) -> Tensor:
+    """Offsets between which all of those of (B, S) and (B, T) lie, back and ahead: (B, 2).
+
+    0 stands for what does not exist: an offset ahead (or back), a token with a place.
+    """
+    check_batches(q_positions, k_positions)
+    q, k = q_positions, k_positions
+    if q.is_floating_point() or k.is_floating_point():
+        q, k = q.double(), k.double()
+    (q, q_absent), (k, k_absent) = filled(q), filled(k)
+    first, last = LARGEST_POSITION, -LARGEST_POSITION  # nobody is farther
+    back = k.masked_fill(k_absent, first).amin(-1) - q.masked_fill(q_absent, last).amax(-1)
+    ahead = k.masked_fill(k_absent, last).amax(-1) - q.masked_fill(q_absent, first).amin(-1)
+    return torch.stack((back.clamp(max=0), ahead.clamp(min=0)), -1)

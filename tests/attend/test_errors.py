@@ -373,7 +373,7 @@ def test_scale_is_finite(bad):
 def test_implementations_to_come_are_refused_by_name(planned):
     refused(
         ValueError,
-        f"implementation='{planned}' is not in this version: use one of auto, sdpa, reference",
+        f"implementation='{planned}' is not in this version: use one of auto, blocks, reference, sdpa",
         implementation=planned,
     )
 
@@ -383,7 +383,7 @@ def test_implementations_that_do_not_exist():
     for bad in ("flash", "SDPA", "", None):
         refused(
             ValueError,
-            "implementation must be one of 'auto', 'reference', 'sdpa'; got",
+            "implementation must be one of 'auto', 'blocks', 'reference', 'sdpa'; got",
             implementation=bad,
         )
 

@@ -16,7 +16,7 @@ import whereness as wn
 from attend.oracle import Tide, Wave, array, attend, differ, heads, near, qkv, tide, turned, waving
 from zoo import FoX
 
-IMPLEMENTATIONS = ("auto", "reference", "sdpa")
+IMPLEMENTATIONS = ("auto", "reference", "sdpa", "blocks")
 everywhere = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 
 

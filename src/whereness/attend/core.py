@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from whereness.attend import reference, sdpa
+from whereness.attend import blocks, reference, sdpa
 from whereness.attend.request import Options, Request
 from whereness.encoding import At, Features, PositionalEncoding
 
-SERVERS = {"sdpa": sdpa, "reference": reference}
+SERVERS = {"sdpa": sdpa, "blocks": blocks, "reference": reference}
 """What `implementation` may name, the first that serves a call being the one of "auto". Each has
 
 refusal(options, encoding) -> str | None     why it cannot serve such calls at all, known before
@@ -20,7 +20,7 @@ declines(request) -> str | None              why it cannot serve this very call,
 serve(request) -> (output (B, H, S, V), weights (B, H, S, T) or None)
 """
 PLANNED = ("toeplitz", "flex", "native", "triton")
-IMPLEMENTATIONS = ("auto", *SERVERS)
+IMPLEMENTATIONS = ("auto", *sorted(SERVERS))
 
 
 def attend(

@@ -124,7 +124,9 @@ def attention(
         layout: "bhsd", "bshd", or packed "thd" (tokens, heads, D), whose documents are told by
             Where(segments=...).
         return_weights: also give the weights (B, H, S, T), before dropout.
-        implementation: "auto", "reference" or "sdpa". One that cannot serve the call raises.
+        implementation: "auto"; "reference", the plain steps; "blocks", the same for one block of
+            queries after the other, without a tensor of all pairs; "sdpa", for additive biases.
+            One that cannot serve the call raises.
 
     Raises:
         TypeError: tensors that are not floating-point, of different dtypes, or a float mask.

@@ -24,11 +24,18 @@ def declines(request: Request) -> str | None:
 
 def serve(request: Request) -> tuple[Tensor, Tensor | None]:
     """Output (B, H, S, V), and the weights where they are wanted."""
-    q, options = request.q, request.options
-    call = request.call(request.allowed())
+    out, weights = answered(request, request.allowed())
+    return out, weights.to(out.dtype) if request.options.return_weights else None
+
+
+def answered(request: Request, allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """(output (B, H, S, V), weights (B, H, S, T)) of a request, the weights not rounded."""
+    q, call = request.q, request.call(allowed)
     with exact_types(q.device):
-        out, weights = weighed(q, request.k, request.v, request.encoding, call, options.dropout)
-    return out.to(q.dtype), weights.to(q.dtype) if options.return_weights else None
+        out, weights = weighed(
+            q, request.k, request.v, request.encoding, call, request.options.dropout
+        )
+    return out.to(q.dtype), weights
 
 
 def weighed(

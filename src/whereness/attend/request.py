@@ -44,6 +44,8 @@ class Request:
     scale: float
     features: Features
     project: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+    rows: slice | None = None
+    """Which tokens of `features` the queries are; None: the last S."""
 
     @property
     def num_queries(self) -> int:
@@ -84,14 +86,23 @@ class Request:
         """What doors 4 and 5 see. `allowed` is None where no mask is needed."""
         q, k = self.content
         k = repeat_groups(k, self.q.shape[1])
-        return Call(q, k, self.at, self.scale, allowed, self.features, self.project)
+        return Call(q, k, self.at, self.scale, allowed, self.features, self.project, self.rows)
 
-    def of_rows(self, rows: slice) -> "Request":
-        """The same for some of the queries, against all keys.
+    def of_rows(self, rows: slice, keys: int | None = None) -> "Request":
+        """The same for some of the queries, against the first `keys` keys (all).
 
         `allowed` of what this gives would anchor its queries at the end of the keys: ask the whole
         request for that of the rows.
         """
-        content = (self.content[0][:, :, rows], self.content[1])
-        at = self.encoding.at_rows(self.at, rows)
-        return replace(self, q=self.q[:, :, rows], content=content, at=at)
+        start, stop, _ = rows.indices(self.num_queries)
+        before = self.num_keys - self.num_queries
+        return replace(
+            self,
+            q=self.q[:, :, rows],
+            k=self.k[:, :, :keys],
+            v=self.v[:, :, :keys],
+            content=(self.content[0][:, :, rows], self.content[1][:, :, :keys]),
+            at=self.encoding.at_rows(self.at, rows, keys),
+            features={name: feature[:, :keys] for name, feature in self.features.items()},
+            rows=slice(before + start, before + stop),
+        )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from whereness.checks import require, require_int
 from whereness.encoding import At, PositionalEncoding
-from whereness.where import Where, checked_positions, offsets
+from whereness.where import Where, checked_positions, farthest_offsets, offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +27,16 @@ class Strip:
     values: Tensor
     num_keys: int
 
-    def dense(self) -> Float[Tensor, "H S T"]:
+    def dense(self) -> Shaped[Tensor, "H S T"]:
         """(H, S, T). Row i of the matrix is a window of the strip; the last row is the first."""
         return self.values.unfold(-1, self.num_keys, 1).flip(-2)
+
+    def of_rows(self, rows: slice, keys: int | None) -> "Strip":
+        """Some of the rows, and the first `keys` columns (all): a part of the strip."""
+        start, stop, _ = rows.indices(self.values.shape[-1] - self.num_keys + 1)
+        keys = self.num_keys if keys is None else keys
+        last = self.values.shape[-1] - self.num_keys + 1 - stop
+        return Strip(self.values.narrow(-1, last, stop - start + keys - 1), keys)
 
 
 class OffsetBias(PositionalEncoding):
@@ -67,25 +74,26 @@ class OffsetBias(PositionalEncoding):
         """
         return self._by_positions(q_positions, k_positions)
 
-    def tables(self, where: Where) -> Tensor | Strip:
+    def tables(self, where: Where) -> Tensor | Strip | None:
         if not where.regular or not where.num_queries:
-            return self._by_positions(where.positions, where.keys)
+            if self.additive:  # fused attention wants it whole, and all layers share it
+                return self._by_positions(where.positions, where.keys)
+            if where.num_queries:  # a block at a time, later: refused now if it will be
+                self._rounded(self.by_offset(farthest_offsets(where.positions, where.keys)))
+            return None
         queries, keys = where.num_queries, where.num_keys
         # From shapes, not from values: no look at the device.
         offset = torch.arange(1 - keys, queries, device=where.positions.device)
         return Strip(self._rounded(self.by_offset(offset)), keys)
 
-    def data_of_rows(self, at: At, rows: slice) -> Tensor | Strip:
-        if not isinstance(at.data, Strip):
-            return at.data[..., rows, :]
-        start, stop, _ = rows.indices(at.where.num_queries)
-        # The last row of the matrix is the strip's first window.
-        last = at.where.num_queries - stop
-        return Strip(
-            at.data.values.narrow(-1, last, stop - start + at.data.num_keys - 1), at.data.num_keys
-        )
+    def data_of_rows(self, at: At, rows: slice, keys: int | None = None) -> Tensor | Strip | None:
+        if isinstance(at.data, Strip):
+            return at.data.of_rows(rows, keys)
+        return None if at.data is None else at.data[..., rows, slice(keys)]
 
     def bias_at(self, at: At) -> Tensor:
+        if at.data is None:
+            return self._by_positions(at.where.positions, at.where.keys)
         return at.data.dense() if isinstance(at.data, Strip) else at.data
 
     def _by_positions(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:

@@ -10,22 +10,15 @@ shared by heads, as there. The paper finds that the value table adds little.
 Axes: R = 2K + 1 rows of the tables. Units: offsets in tokens.
 """
 
-from typing import NamedTuple
-
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from whereness.checks import require_bool, require_int
 from whereness.encoding import At, Call, PositionalEncoding
+from whereness.relative.bias import Strip
 from whereness.where import Where, checked_positions, offsets
-
-
-class Rows(NamedTuple):
-    """Row of the tables for every query and key, and whether both have a place: (B or 1, S, T)."""
-
-    index: Tensor
-    placed: Tensor
 
 
 class Shaw(PositionalEncoding):
@@ -66,19 +59,24 @@ class Shaw(PositionalEncoding):
         """Row of the tables for every query and key: (..., S) and (..., T) -> (..., S, T)."""
         q = checked_positions("q_positions", q_positions)
         k = checked_positions("k_positions", k_positions)
-        return self._rows(q, k).index
+        return self._clipped(offsets(q, k)[0])
 
-    def tables(self, where: Where) -> Rows:
-        return self._rows(where.positions, where.keys)
+    def tables(self, where: Where) -> Strip | None:
+        if where.regular and where.num_queries:
+            offset = torch.arange(
+                1 - where.num_keys, where.num_queries, device=where.positions.device
+            )
+            return Strip(self._clipped(offset)[None], where.num_keys)
+        self._clipped(where.positions[:, :0] - where.keys[:, :0])  # refuses real positions
+        return None
 
-    def data_of_rows(self, at: At, rows: slice) -> Rows:
-        return Rows(*(t[:, rows] for t in at.data))
+    def data_of_rows(self, at: At, rows: slice, keys: int | None = None) -> Strip | None:
+        return None if at.data is None else at.data.of_rows(rows, keys)
 
     def scores(self, logits: Float[Tensor, "B H S T"], call: Call) -> Float[Tensor, "B H S T"]:
-        index, placed = call.at.data
-        by_row = call.q.to(logits.dtype) @ self.key_table.to(logits.dtype).T  # (B, H, S, R)
-        terms = by_row.gather(-1, index[:, None].expand(logits.shape))
-        return logits + terms * placed[:, None] * call.scale
+        by_row = call.q.to(logits.dtype) @ _with_none(self.key_table, logits.dtype).T
+        terms = by_row.gather(-1, self._index(call.at)[:, None].expand(logits.shape))
+        return logits + terms * call.scale
 
     def outputs(
         self,
@@ -89,17 +87,25 @@ class Shaw(PositionalEncoding):
         if self.value_table is None:
             return out
         assert weights is not None  # needs_weights
-        index, placed = call.at.data
         # Weight that falls on each row, then one small product.
-        by_row = weights.new_zeros(*weights.shape[:-1], len(self.value_table))
-        by_row = by_row.scatter_add(
-            -1, index[:, None].expand(weights.shape), weights * placed[:, None]
-        )
-        return out + by_row @ self.value_table.to(out.dtype)
+        table = _with_none(self.value_table, out.dtype)
+        by_row = weights.new_zeros(*weights.shape[:-1], len(table))
+        index = self._index(call.at)[:, None].expand(weights.shape)
+        return out + by_row.scatter_add(-1, index, weights) @ table
 
-    def _rows(self, q_positions: Tensor, k_positions: Tensor) -> Rows:
-        if q_positions.is_floating_point() or k_positions.is_floating_point():
+    def _index(self, at: At) -> Int[Tensor, "B S T"]:
+        """Row of the tables for every query and key; where one has no place, the row after them."""
+        if at.data is not None:
+            return at.data.dense()
+        offset, placed = offsets(at.where.positions, at.where.keys)
+        return self._clipped(offset).masked_fill(~placed, len(self.key_table))
+
+    def _clipped(self, offset: Tensor) -> Tensor:
+        if offset.is_floating_point():
             raise TypeError("Shaw needs integer positions, got real ones.")
-        offset, placed = offsets(q_positions, k_positions)
-        clipped = offset.clamp(-self.max_distance, self.max_distance)
-        return Rows(clipped + self.max_distance, placed)
+        return offset.clamp(-self.max_distance, self.max_distance) + self.max_distance
+
+
+def _with_none(table: Float[Tensor, "R D"], dtype: torch.dtype) -> Float[Tensor, "Q D"]:
+    """A table with a row of zeros after its own."""
+    return F.pad(table.to(dtype), (0, 0, 0, 1))
