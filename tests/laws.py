@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 import whereness as wn
 from whereness import NOWHERE, PositionalEncoding, Where
+from whereness.attend import blocks
 from whereness.encoding import as_encoding
 
 DIM, HEADS, GROUPS, HEAD_DIM, DEPTH, VOCAB = 32, 4, 2, 8, 2, 50
@@ -784,11 +786,16 @@ def every_implementation_gives_the_same_numbers(subject: Subject) -> None:
     for options in settings:
         slow = subject.model(implementation="reference", **options)
         fast = subject.model(implementation="auto", **options)
+        members = [m for b in fast.blocks for m in b.attention.encoding.members()]
+        served = "blocks" if all(m.has_rows for m in members) else "auto"
+        in_blocks = subject.model(implementation=served, **options)
         for where in (subject.where(), subject.where(key_mask=key_mask), _regular(subject)):
             for allowed in (None, mask):
                 a = slow(tokens(), where=where, mask=allowed)
                 close(fast(tokens(), where=where, mask=allowed), a)
                 assert a.isfinite().all()
+                with mock.patch.multiple(blocks, NUM_LOGITS=1, NUM_ROWS=3):
+                    close(in_blocks(tokens(), where=where, mask=allowed), a)
 
 
 def _regular(subject: Subject) -> Where | None:

@@ -228,7 +228,10 @@ class PositionalEncoding(nn.Module):
         return At(self, at.where.of_rows(rows, keys), self.data_of_rows(at, rows, keys))
 
     def data_of_rows(self, at: At, rows: slice, keys: int | None = None) -> Any:
-        """`at.data` of some queries and keys. Default: it is the same for all of them."""
+        """`at.data` of some queries and keys, for doors 4 and 5.
+
+        Attention opens them in blocks only for encodings that override this or need not.
+        """
         return at.data
 
     def scores(self, logits: Tensor, call: Call) -> Tensor:
@@ -301,6 +304,12 @@ class PositionalEncoding(nn.Module):
         """
         plain = not self.overrides("scores", "weights") and not self.needs_weights
         return plain and (self.operation, self.on) == ("add", "logits")
+
+    @property
+    def has_rows(self) -> bool:
+        """`at_rows` is right for it: it says what a block sees, or doors 4 and 5 read no tables."""
+        reads = self.overrides("bias", "bias_at", "scores", "weights", "outputs")
+        return self.overrides("data_of_rows") or not (reads and self.overrides("tables"))
 
     def extra_repr(self) -> str:
         """What it was made with, as far as it differs from the defaults."""

@@ -373,7 +373,7 @@ def test_scale_is_finite(bad):
 def test_implementations_to_come_are_refused_by_name(planned):
     refused(
         ValueError,
-        f"implementation='{planned}' is not in this version: use one of auto, blocks, reference, sdpa",
+        f"implementation='{planned}' is not in this version: use one of auto, blocks, reference",
         implementation=planned,
     )
 

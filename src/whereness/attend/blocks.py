@@ -29,6 +29,9 @@ def refusal(options: Options, encoding: PositionalEncoding) -> str | None:
     """Why it can never serve such calls; None: it can."""
     if options.return_weights:
         return "keeps no weights to return: use 'reference'."
+    whole = [type(m).__name__ for m in encoding.members() if not m.has_rows]
+    if whole:
+        return f"needs {whole[0]}.data_of_rows(), which keeps tables: use 'reference' or 'auto'."
     return None
 
 
