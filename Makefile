@@ -98,7 +98,7 @@ lock:
 	build/lock/bin/python -m pip install -qq --no-deps --group peers-alone
 	{ echo '# Written by `make lock`: every package of `make venv` and `make test-more`.'; \
 	  build/lock/bin/python -m pip freeze --all --exclude-editable | sed 's/+.*//' | \
-	  grep -E -v '^(nvidia-|cuda-|triton)'; } > build/constraints.txt
+	  grep -E -v '^(nvidia-|cuda-)'; } > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 	rm -rf build/lock build/torch.txt
 

@@ -15,8 +15,8 @@ SNAPSHOT = Path(__file__).parent / "data" / "public_surface.txt"
 LAZY = sorted({*wn._MODULES, *wn._HOMES})
 OUTER = ("__main__", "cli", "lab", "auditor", "interop", "explorer", "pictures")
 """What may use the packages of an extra; all else is the core."""
-PRINTING = ("whereness.story.printing",)
-"""Modules of the core that print with the packages of an extra: imported by who prints only."""
+LATE = ("whereness.kernels.triton_turn", "whereness.story.printing")
+"""Modules of the core that need other packages: imported by who turns on a GPU, or prints, only."""
 
 
 def test_the_public_names_are_those_of_the_snapshot():
@@ -93,7 +93,7 @@ def test_the_core_imports_without_the_packages_of_the_extras():
     names = [
         module.name
         for module in pkgutil.walk_packages(wn.__path__, "whereness.")
-        if module.name.split(".")[1] not in OUTER and module.name not in PRINTING
+        if module.name.split(".")[1] not in OUTER and module.name not in LATE
     ]
     assert "whereness.where" in names
     code = (

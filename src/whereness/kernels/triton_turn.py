@@ -2,6 +2,7 @@
 
 Axes: D channels of a head, P pairs.
 """
+# ruff: noqa: ANN001, ANN201 (arguments are what Triton makes of tensors and numbers)
 
 import triton  # type: ignore[missing-import]
 import triton.language as tl  # type: ignore[missing-import]
