@@ -9,7 +9,7 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from whereness.attend.core import IMPLEMENTATIONS, PLANNED, attend
+from whereness.attend.core import IMPLEMENTATIONS, OF_DOOR_3, PLANNED, attend
 from whereness.attend.locate import Extent, locate
 from whereness.attend.masks import checked_mask, checked_window
 from whereness.attend.request import Options
@@ -125,8 +125,8 @@ def attention(
             Where(segments=...).
         return_weights: also give the weights (B, H, S, T), before dropout.
         implementation: "auto"; "reference", the plain steps; "blocks", the same for one block of
-            queries after the other, without a tensor of all pairs; "sdpa", for additive biases.
-            One that cannot serve the call raises.
+            queries after the other, without a tensor of all pairs; "sdpa", for additive biases;
+            "flex", the same through FlexAttention. One that cannot serve the call raises.
 
     Raises:
         TypeError: tensors that are not floating-point, of different dtypes, or a float mask.
@@ -231,6 +231,12 @@ def check_options(options: Options) -> None:
         raise ValueError(
             f"implementation={options.implementation!r} is not in this version: "
             f"use one of {', '.join(IMPLEMENTATIONS)}."
+        )
+    if options.implementation in OF_DOOR_3:
+        raise ValueError(
+            f"implementation={options.implementation!r} names a kernel that turns queries and "
+            "keys, which rotary encodings choose by themselves, and none of attention: use one of "
+            f"{', '.join(IMPLEMENTATIONS)}."
         )
     require_choice("implementation", options.implementation, IMPLEMENTATIONS)
 
