@@ -373,7 +373,7 @@ def test_scale_is_finite(bad):
 def test_kernels_of_door_3_are_no_implementations_of_attention(kernel):
     refused(
         ValueError,
-        f"implementation='{kernel}' names a kernel that turns queries and keys.*one of auto, blocks",
+        f"'{kernel}' names a kernel that turns queries and keys.*one of auto, blocks",
         implementation=kernel,
     )
 
