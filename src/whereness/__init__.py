@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .absolute.learned import LearnedAbsolute as LearnedAbsolute
     from .absolute.sinusoidal import Sinusoidal as Sinusoidal
     from .attend.cache import KVCache as KVCache
+    from .attend.flex import score_mod as score_mod
     from .attend.functional import attention as attention
     from .attend.layer import Attention as Attention
     from .combined import Combined as Combined
@@ -103,6 +104,7 @@ _HOMES = {
     "from_config": "interop.config.reader",
     "measure": "properties",
     "rerotate": "rotary.rerotate",
+    "score_mod": "attend.flex",
 }
 
 # pyrefly: ignore [unresolvable-dunder-all]

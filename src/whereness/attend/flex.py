@@ -3,9 +3,9 @@
     score_mod(score, b, h, i, j) = score + strip[h, j - i + S - 1]        offset-only, O(S) memory
                                    score + bias[b, h, i, j]               where positions are given
 
-Source: Dong et al. 2024, arXiv:2412.05496; torch.nn.attention.flex_attention. On an accelerator and
-under torch.compile a kernel is compiled that never holds the S x T scores. Uncompiled on the CPU
-torch holds them: that path is there to compare with. The kernels for GPUs were never run by us.
+Source: Dong et al. 2024, arXiv:2412.05496; torch.nn.attention.flex_attention. On an accelerator a
+kernel is compiled that never holds the S x T scores. On the CPU torch holds them and has no
+gradients: that path is there to compare with. The compiled kernel was run on a CPU, never on a GPU.
 
 Axes: B batch, H query heads, G key/value heads, S queries, T keys, D head_dim.
 """
@@ -13,7 +13,7 @@ Axes: B batch, H query heads, G key/value heads, S queries, T keys, D head_dim.
 import functools
 import operator
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -21,41 +21,51 @@ from torch import Tensor
 from whereness.attend.numerics import exact_types
 from whereness.attend.request import Options, Request
 from whereness.checks import as_int, require_int
-from whereness.encoding import At, PositionalEncoding
+from whereness.combined import Combined
+from whereness.encoding import At, PositionalEncoding, as_encoding
 from whereness.relative.bias import Strip
 from whereness.where import Where
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """(score, b, h, i, j) -> score."""
-MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(b, h, i, j) -> may the query see the key."""
+Look = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(b, h, i, j) -> what belongs to this query and key."""
 
 BLOCK = 128
 """Queries and keys of a block that is skipped, masked or seen as a whole."""
 
 
-def score_mod(encoding: PositionalEncoding, where: Where | At | Tensor | int) -> ScoreMod | None:
+def score_mod(
+    encoding: PositionalEncoding | Sequence[PositionalEncoding], where: Where | At | Tensor | int
+) -> ScoreMod | None:
     """Door 4 of `encoding` for FlexAttention; None: it has no bias.
 
-    Gradients of learned biases pass. The scale stays the caller's: T5 wants `scale=1.0`. So do door
-    3 (call the encoding on q and k before) and masks.
+    Gradients of learned biases pass. The scale stays the caller's (T5 wants `scale=1.0`), and so do
+    masks and door 3: call the encoding on q and k before.
 
     Args:
-        where: the number of tokens, counted from 0, of which the offsets alone are stored; or
-            positions, a `wn.Where` or what `prepare` gave, of which a table (H, S, T) is stored
-            unless the library counted them itself.
+        where: the number of tokens, counted from 0, whose offsets alone are stored; or positions,
+            a `wn.Where` or what `prepare` gave: a table (H, S, T) is stored, unless the library
+            counted them itself.
 
     Raises:
-        ValueError: an encoding whose door 4 is more than a bias on logits, or needs the weights.
+        ValueError: an encoding whose door 4 is more than a bias on logits, or that needs the
+            weights; positions that were prepared for another encoding.
     """
+    encoding = as_encoding(encoding)
     reason = _unserved(encoding)
     if reason is not None:
         raise ValueError(f"score_mod {reason}")
+    if isinstance(where, At):
+        if where.encoding is not encoding:
+            raise ValueError(
+                f"These positions were prepared for another {type(where.encoding).__name__}."
+            )
+        return _modification(where)
     if as_int(where) is not None:
         length = require_int("where", where, 1)
         where = Where(torch.arange(length, device=_device(encoding))).as_regular()
-    at = where if isinstance(where, At) else encoding.prepare(where)  # type: ignore[bad-argument-type]
-    return _modification(at)
+    return _modification(encoding.prepare(where))  # type: ignore[bad-argument-type]
 
 
 def refusal(options: Options, encoding: PositionalEncoding) -> str | None:
@@ -72,6 +82,9 @@ def declines(request: Request) -> str | None:
     device = request.q.device.type
     if device == "meta":
         return "has no kernel for the device 'meta': use 'sdpa' or 'reference'."
+    if device == "cpu" and torch.compiler.is_compiling():
+        # torch 2.13 has no kernel there that reads a tensor made in the same graph.
+        return "cannot be compiled on the CPU: use 'sdpa' or 'reference'."
     tensors = (request.q, request.k, request.v, *request.encoding.parameters())
     if (
         device in ("cpu", "mps")
@@ -107,7 +120,7 @@ def serve(request: Request) -> tuple[Tensor, None]:
 
 
 def _attention(device: torch.device) -> Callable[..., Tensor]:
-    """FlexAttention, compiled where that is not done around us and the CPU's compiler not needed."""
+    """FlexAttention, compiled on accelerators where that is not done around us."""
     from torch.nn.attention.flex_attention import flex_attention  # brings torch's compiler
 
     if torch.compiler.is_compiling():
@@ -119,7 +132,7 @@ def _uncompiled(*inputs: Tensor, **options: object) -> Tensor:
     from torch.nn.attention.flex_attention import flex_attention
 
     with warnings.catch_warnings():
-        # That it holds the scores of all queries and keys is said above.
+        # It holds the scores of all queries and keys: said above.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
         return flex_attention(*inputs, **options)  # type: ignore[bad-argument-type]
 
@@ -153,7 +166,8 @@ def _device(encoding: PositionalEncoding) -> torch.device:
 
 def _modification(at: At) -> ScoreMod | None:
     """All biases and factors of `at`, in order of application."""
-    steps = [_step(own) for own in _single(at) if own.encoding.overrides("bias")]
+    members = at.data if isinstance(at.encoding, Combined) else (at,)
+    steps = [_step(own) for own in members if own.encoding.overrides("bias")]
     if len(steps) < 2:
         return steps[0] if steps else None
 
@@ -165,32 +179,28 @@ def _modification(at: At) -> ScoreMod | None:
     return modified
 
 
-def _single(at: At) -> Iterator[At]:
-    """The `At` of every member."""
-    if len(at.encoding.members()) == 1 and at.encoding.members()[0] is at.encoding:
-        yield at
-    else:
-        yield from at.data
-
-
 def _step(at: At) -> ScoreMod:
     """Of one member."""
-    if isinstance(at.data, Strip):
-        look = _of_strip(at.data)
-    else:
-        look = _of_table(at.bias())  # type: ignore[bad-argument-type]
-    if at.encoding.operation == "multiply":
-        return lambda score, b, h, i, j: score * look(b, h, i, j)
-    return lambda score, b, h, i, j: score + look(b, h, i, j)
+    look = _of_strip(at.data) if isinstance(at.data, Strip) else _of_table(at.bias())  # type: ignore[bad-argument-type]
+    combine = operator.mul if at.encoding.operation == "multiply" else operator.add
+
+    def modified(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return combine(score, look(b, h, i, j))
+
+    return modified
 
 
-def _of_strip(strip: Strip) -> MaskMod:
+def _of_strip(strip: Strip) -> Look:
     values = strip.values
     last = torch.full((), values.shape[-1] - strip.num_keys, device=values.device)  # S - 1
-    return lambda b, h, i, j: values[h, j - i + last]
+
+    def look(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return values[h, j - i + last]
+
+    return look
 
 
-def _of_table(table: Tensor) -> MaskMod:
+def _of_table(table: Tensor) -> Look:
     """A value for every query and key; axes of length 1 are those of all: (b, h, S, T)."""
     one_batch, one_head, one_query = (n == 1 for n in table.shape[:3])
 
@@ -201,30 +211,43 @@ def _of_table(table: Tensor) -> MaskMod:
     return look
 
 
-def _mask_mod(request: Request) -> MaskMod:
+def _mask_mod(request: Request) -> Look:
     """What `masks.may_attend` says, of one query and one key."""
-    options, where = request.options, request.at.where
+    options, where, causal = request.options, request.at.where, request.options.causal
     slots = where.slots
     if slots is None:
         slots = torch.arange(request.num_keys, device=request.q.device)
     q_slots = slots[request.num_keys - request.num_queries :]
-    causal, window = options.causal, options.window
-    tests: list[MaskMod] = []
-    if causal:
-        tests.append(lambda b, h, i, j: q_slots[i] >= slots[j])
-    if window is not None:
-        tests.append(lambda b, h, i, j: (q_slots[i] - slots[j]).abs() < window)
-    if where.segments is not None:
-        of_query, of_key = (
-            _of_table(s[:, None, None]) for s in (where.segments, where.key_segments)
-        )
-        tests.append(lambda b, h, i, j: of_query(b, h, i, i) == of_key(b, h, i, j))
-    if where.key_mask is not None:
-        tests.append(_of_table(where.key_mask[:, None, None]))
-    if options.mask is not None:
-        mask = options.mask
-        tests.append(_of_table(mask if mask.dim() == 4 else mask[None, None]))
-    return lambda b, h, i, j: functools.reduce(operator.and_, [t(b, h, i, j) for t in tests])
+    looks = [_of_table(t) for t in _hidden_by(request)]
+    labels = (where.segments, where.key_segments)
+    segments = [_of_table(s[:, None, None]) for s in labels if s is not None]
+
+    window = None
+    if options.window is not None:
+        window = torch.full((), options.window, device=slots.device)
+
+    def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        behind = q_slots[i] - slots[j]
+        found = [look(b, h, i, j) for look in looks]
+        if causal:
+            found.append(behind >= 0)
+        if window is not None:
+            found.append(behind.abs() < window)
+        if segments:
+            of_query, of_key = segments
+            found.append(of_query(b, h, i, i) == of_key(b, h, i, j))
+        return functools.reduce(operator.and_, found)
+
+    return visible
+
+
+def _hidden_by(request: Request) -> list[Tensor]:
+    """The key mask and the mask, with four axes."""
+    key_mask, mask = request.at.where.key_mask, request.options.mask
+    found = [] if key_mask is None else [key_mask[:, None, None]]
+    if mask is not None:
+        found.append(mask if mask.dim() == 4 else mask[None, None])
+    return found
 
 
 def _block_mask(request: Request) -> object | None:
@@ -251,7 +274,7 @@ def _block_mask(request: Request) -> object | None:
     whole &= (last_query - first_query == BLOCK - 1) & (last_key - first_key == BLOCK - 1)
     if request.at.where.slots is not None:  # the keys left in a cache do not follow one another
         some, whole = torch.ones_like(some), torch.zeros_like(whole)
-    elif not request.plain and not _window_alone(request):
+    elif _hidden_by(request) or request.at.where.segments is not None:
         whole = torch.zeros_like(whole)
     return BlockMask.from_kv_blocks(
         *_listed(some & ~whole),
@@ -260,11 +283,6 @@ def _block_mask(request: Request) -> object | None:
         mask_mod=_mask_mod(request),
         seq_lengths=(queries, keys),
     )
-
-
-def _window_alone(request: Request) -> bool:
-    where = request.at.where
-    return all(o is None for o in (where.segments, where.key_mask, request.options.mask))
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
