@@ -57,11 +57,12 @@ def fused(
     else for no mask.
     """
     dtype, allowed, bias = q.dtype, call.allowed, call.at.bias()
-    options = {"dropout_p": dropout, "scale": call.scale, "enable_gqa": k.shape[1] != q.shape[1]}
+    # Under compile with sizes that vary these may be symbolic, which torch does not take, and
+    # bool() leaves them so.
+    plain = True if is_causal else False  # noqa: SIM210
+    grouped = True if k.shape[1] != q.shape[1] else False  # noqa: SIM210
+    options = {"dropout_p": dropout, "scale": call.scale, "enable_gqa": grouped}
     if bias is None and allowed is None:
-        # Under compile with lengths that vary it may be symbolic, which torch does not take, and
-        # bool() leaves it so.
-        plain = True if is_causal else False  # noqa: SIM210
         out = F.scaled_dot_product_attention(q, k, v, is_causal=plain, **options)
         return encoding.outputs(out, None, call)
 
