@@ -108,10 +108,11 @@ def turned(cell: Cell, seed: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-def turned_afar(axis: int) -> tuple[Any, Any]:
-    """A tensor (B, H, S, D) before and after a right angle in place, one axis 2^31 elements wide.
+def turned_afar(axis: int, interleaved: bool, start: int) -> tuple[Any, Any]:
+    """Before and after a right angle: (B, H, S, D), three elements along an axis, 2^30 apart.
 
-    Only a few pages of its 4 GiB are ever touched.
+    The offset of the last does not fit 31 bits, though its stride does. Only a few pages of each
+    4 GiB are ever touched.
     """
     from triton.runtime.interpreter import GridExecutor
 
@@ -119,15 +120,17 @@ def turned_afar(axis: int) -> tuple[Any, Any]:
 
     # It copies whole storages back from the CPU to the CPU.
     GridExecutor._restore_args_dev = lambda *_: None
-    far = 2**31
-    sizes, strides = [1, 1, 1, 2], [2, 2, 2, 1]
-    sizes[axis], strides[axis] = 2, far
-    x = torch.empty(far + 2, dtype=torch.float16).as_strided(sizes, strides)
+    far = 2**30
+    sizes, strides = [1, 1, 1, 3], [3, 3, 3, 1]
+    sizes[axis], strides[axis] = 3, far
+    x, out = (
+        torch.empty(2 * far + 3, dtype=torch.float16).as_strided(sizes, strides) for _ in range(2)
+    )
     before = torch.arange(1.0, x.numel() + 1).reshape(sizes)
     x.copy_(before)
     cos, sin = torch.zeros(1, x.shape[2], 1, 1), torch.ones(1, x.shape[2], 1, 1)
-    rotate([x], [(cos, sin)], 0, False, False, [x])
-    return before.numpy(), x.float().numpy()
+    rotate([x], [(cos, sin)], start, interleaved, False, [out])
+    return before.numpy(), out.float().numpy()
 
 
 def compiled(cell: Cell, capability: int) -> str:

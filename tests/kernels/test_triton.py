@@ -146,11 +146,15 @@ def test_transposed_is_the_gradient_of_the_formula(interpreter, interleaved):
 
 
 @pytest.mark.more
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("interleaved", BOTH, ids=["half", "interleaved"])
 @pytest.mark.parametrize("axis", range(4), ids=["batch", "head", "token", "channel"])
-def test_offsets_beyond_31_bits(interpreter, axis):
-    before, after = interpreter(interpreted.turned_afar, axis)
-    np.testing.assert_array_equal(after[..., 0], -before[..., 1])
-    np.testing.assert_array_equal(after[..., 1], before[..., 0])
+def test_offsets_beyond_31_bits(interpreter, axis, interleaved, start):
+    before, after = interpreter(interpreted.turned_afar, axis, interleaved, start)
+    passing = 2 if start == 0 else 0
+    np.testing.assert_array_equal(after[..., start], -before[..., start + 1])
+    np.testing.assert_array_equal(after[..., start + 1], before[..., start])
+    np.testing.assert_array_equal(after[..., passing], before[..., passing])
 
 
 @pytest.mark.more
