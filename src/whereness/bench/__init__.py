@@ -1,0 +1,1 @@
+"""`whereness bench`: how fast, against whom, and only what has been found correct first."""
