@@ -24,8 +24,8 @@ def _training_text() -> Tensor:
     from whereness.lab import text
     from whereness.lab.run import as_tensor
 
-    found, _ = text.find(None)
-    return as_tensor(found.load()[: 2**18], "cpu")
+    _, data = text.find(())
+    return as_tensor(data[: 2**18], "cpu")
 
 
 def trainee(name: str, encoding: str, scale: Scale) -> Contestant:

@@ -45,11 +45,9 @@ def spread(reached: Reached) -> str:
     if reached.bar.measure in ("ratio", "speedup"):
         return " – ".join(text.partition("×")[0] for text in (low, high))
     shared = {text.partition(" ")[2] for text in (low, high, amount(reached.bar, reached.value))}
-    return (
-        f"{low.partition(' ')[0]} – {high.partition(' ')[0]}"
-        if len(shared) == 1
-        else f"{low} – {high}"
-    )
+    if len(shared) == 1:
+        low, high = (text.partition(" ")[0] for text in (low, high))
+    return f"{low} – {high}"
 
 
 def verdict(reached: Reached, quick: bool) -> str:
@@ -65,10 +63,8 @@ def cells(result: Result, quick: bool) -> list[tuple[str, ...]]:
     """The lines of one result, one a bar."""
     if result.status != "done":
         shown = "RED GATE" if result.status == "red gate" else result.status
-        return [
-            (result.row.what, bar.against or "", limit(bar), "", "", shown)
-            for bar in result.row.bars
-        ]
+        what = result.row.what
+        return [(what, b.against or "", limit(b), "", "", shown) for b in result.row.bars]
     return [
         (
             result.row.what,
