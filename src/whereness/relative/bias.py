@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
+from torch.nn import functional as F
 
 from whereness.checks import require, require_int
 from whereness.encoding import At, PositionalEncoding
@@ -29,7 +30,21 @@ class Strip:
 
     def dense(self) -> Shaped[Tensor, "H S T"]:
         """(H, S, T). Row i of the matrix is a window of the strip; the last row is the first."""
+        if torch.compiler.is_compiling():
+            return self._skewed()
         return self.values.unfold(-1, self.num_keys, 1).flip(-2)
+
+    def _skewed(self) -> Shaped[Tensor, "H S T"]:
+        """The same without unfold, in a graph of which the length would become a constant.
+
+        Copies of the strip one under the other, each with one number more than a row has, so that
+        every row begins one later in its copy than the row before.
+        """
+        heads, width = self.values.shape
+        queries = width - self.num_keys + 1
+        copies = F.pad(self.values, (0, 1))[:, None].expand(heads, queries, width + 1)
+        rows = copies.reshape(heads, -1)[:, : queries * width].reshape(heads, queries, width)
+        return rows[..., queries - 1 :]
 
     def of_rows(self, rows: slice, keys: int | None) -> "Strip":
         """Some of the rows, and the first `keys` columns (all): a part of the strip."""
