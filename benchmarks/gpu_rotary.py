@@ -7,7 +7,8 @@ Not run on a GPU so far: there was none when it was written.
 q is (1, 32, S, 128) and k (1, 8, S, 128), views of (1, S, heads, 128) as projections leave them.
 Three jobs: "new" tensors, "in_place", and "train", forward and backward. A contender that is not
 installed, or that a job is not for, is listed as not run; one that fails, or whose numbers are
-wrong, is listed so and not timed. Rounds are interleaved: each times every contender once, in a new order.
+wrong, is listed so and not timed. Rounds are interleaved: each times every contender once, in a new
+order.
 
 Prints JSON, one object a line: the machine, then a contender each. Times in microseconds a call;
 "copy" moves the same bytes and does nothing else: the limit. Exits with 2 without a GPU, with 1 if

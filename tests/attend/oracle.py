@@ -196,6 +196,9 @@ class Tide(wn.PositionalEncoding):
     def values(self, v: Tensor, at: wn.At) -> Tensor:
         return v * at.data[1]
 
+    def data_of_rows(self, at: wn.At, rows: slice, keys: int | None) -> tuple[Tensor, Tensor]:
+        return at.data[0][:, :, rows], at.data[1]
+
     def outputs(self, out: Tensor, weights: Tensor | None, call: wn.Call) -> Tensor:
         return out / call.at.data[0]
 
