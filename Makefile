@@ -31,7 +31,7 @@ help:
 
 venv: $(VENV)/.stamp
 
-NATIVE := $(wildcard native/*.cpp native/*.h) native/CMakeLists.txt
+NATIVE := $(wildcard native/*.cpp native/*.h native/CMakeLists.txt)
 
 $(VENV)/.stamp: pyproject.toml constraints.txt Makefile $(NATIVE) $(MOVED)
 	@set -e; rm -f $@ $(VENV)/.peers $(VENV)/.browser; \
