@@ -14,8 +14,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
+#include "float16.h"
 #include "kernels.h"
 #include "numbers.h"
 
@@ -73,8 +75,9 @@ WHERENESS_INLINE void turn_row(const T *x, T *out, const typename Wide<T>::type 
   }
 }
 
+// `rows`: turns a row in another way than turn_row.
 template <class T, bool interleaved>
-WHERENESS_INLINE void turn_run(const Run &r) {
+WHERENESS_INLINE void turn_run(const Run &r, TurnFloat16 *rows = nullptr) {
   using W = typename Wide<T>::type;
   const W sign = r.transposed ? -1 : 1;
   const int64_t turned = 2 * r.pairs * int64_t(sizeof(T));
@@ -90,8 +93,15 @@ WHERENESS_INLINE void turn_run(const Run &r) {
     char *out = r.out + i * r.out_step;
     if (!in_place && r.before) std::memcpy(out, x, r.before);
     x += r.before, out += r.before;
-    turn_row<T, interleaved>((const T *)x, (T *)out, (const W *)(r.cos + i * r.cos_step),
-                             (const W *)(r.sin + i * r.sin_step), r.pairs, sign);
+    const W *cos = (const W *)(r.cos + i * r.cos_step), *sin = (const W *)(r.sin + i * r.sin_step);
+    if constexpr (std::is_same_v<T, float16>) {
+      if (rows != nullptr)
+        rows((const T *)x, (T *)out, cos, sin, r.pairs, sign);
+      else
+        turn_row<T, interleaved>((const T *)x, (T *)out, cos, sin, r.pairs, sign);
+    } else {
+      turn_row<T, interleaved>((const T *)x, (T *)out, cos, sin, r.pairs, sign);
+    }
     if (!in_place && r.after) std::memcpy(out + turned, x + turned, r.after);
   }
 }
@@ -109,12 +119,20 @@ WHERENESS_TURNERS(turn_float16, float16)
 
 namespace {
 
+void turn_f16c_half(const Run &r) { turn_run<float16, false>(r, turn_half_f16c); }
+void turn_f16c_interleaved(const Run &r) { turn_run<float16, true>(r, turn_interleaved_f16c); }
+
 const Turner TURNERS[][2] = {
     {turn_float_half, turn_float_interleaved},
     {turn_double_half, turn_double_interleaved},
     {turn_bfloat16_half, turn_bfloat16_interleaved},
     {turn_float16_half, turn_float16_interleaved},
+    {turn_f16c_half, turn_f16c_interleaved},
 };
+
+Turner turner(Type type, bool interleaved) {
+  return TURNERS[type == FLOAT16 && has_f16c() ? type + 1 : type][interleaved];
+}
 
 // One tensor, its tables and its output.
 struct Job {
@@ -179,7 +197,7 @@ Run run_from(const Job &job, const Places &places, int64_t h, int64_t s) {
 // Heads `head` to `head_end` of tokens `token` to `token_end`.
 void turn_block(const Job &job, int64_t b, int64_t token, int64_t token_end, int64_t head,
                 int64_t head_end) {
-  const Turner turn = TURNERS[job.type][job.interleaved];
+  const Turner turn = turner(job.type, job.interleaved);
   const Places places{job, b};
   const int64_t size = job.size(), by_head = 1, by_token = 2;
   if (std::abs(job.x_strides[by_token]) <= std::abs(job.x_strides[by_head])) {
@@ -212,7 +230,7 @@ void turn_block(const Job &job, int64_t b, int64_t token, int64_t token_end, int
 // gathered and scattered row by row: correct, not fast.
 void turn_scattered(const Job &job, int64_t b, int64_t token, int64_t token_end, int64_t head,
                     int64_t head_end) {
-  const Turner turn = TURNERS[job.type][job.interleaved];
+  const Turner turn = turner(job.type, job.interleaved);
   const Places places{job, b};
   const int64_t size = job.size(), width = job.width();
   std::vector<char> row(width * size);
