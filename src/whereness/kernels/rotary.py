@@ -27,6 +27,8 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 
+from whereness.kernels.reference import turned_part
+
 Tables = tuple[Tensor, Tensor]
 Writer = Callable[..., None]
 """(xs, tables, start, interleaved, transposed, outs), as `reference.rotate` has them."""
@@ -200,30 +202,22 @@ class _Turning(torch.autograd.Function):
         xs, tables = tensors[:count], tensors[count:]
         ctx.how, ctx.count = how, count
         ctx.save_for_backward(*tables)
-        ctx.save_for_forward(*tables)
         ctx.set_materialize_grads(False)  # an output that nobody used costs nothing
-        return tuple(below(xs, _paired(tables), *how))
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple:
-        return tuple(_turned_some(ctx, tangents[3 : 3 + ctx.count], *ctx.how))
+        outs = tuple(below(xs, _paired(tables), *how))
+        fixed = [y for x, y in zip(xs, outs, strict=True) if not x.requires_grad]
+        ctx.mark_non_differentiable(*fixed)
+        return outs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple:
         start, interleaved, transposed = ctx.how
-        needed = ctx.needs_input_grad[3:]
-        wanted = [g if need else None for g, need in zip(grads, needed, strict=False)]
-        of_xs = _turned_some(ctx, wanted, start, interleaved, not transposed)
+        tables = _paired(ctx.saved_tensors)
+        there = {i: g for i, g in enumerate(grads) if g is not None and ctx.needs_input_grad[3 + i]}
+        of_those = [tables[i] for i in there]
+        turned = rotate(list(there.values()), of_those, start, interleaved, not transposed)
+        found = dict(zip(there, turned, strict=True))
+        of_xs = [found.get(i) for i in range(ctx.count)]
         return (None, None, None, *of_xs, *[None] * (2 * ctx.count))
-
-
-def _turned_some(ctx: Any, xs: Sequence[Tensor | None], *how: Any) -> list[Tensor | None]:
-    """Those xs turned that are there."""
-    there = [i for i, x in enumerate(xs) if x is not None]
-    tables = _paired(ctx.saved_tensors)
-    turned = rotate([xs[i] for i in there], [tables[i] for i in there], *how)  # type: ignore[bad-argument-type]
-    found = dict(zip(there, turned, strict=True))
-    return [found.get(i) for i in range(len(xs))]
 
 
 def _paired(flat: Sequence[Tensor]) -> list[Tables]:
@@ -247,10 +241,17 @@ def _rotate_autograd(
             return _ROTATE.redispatch(rest, list(xs), *_split(tables), *how)
 
     tables = list(zip(cos, sin, strict=True))
-    if _is_recorded(xs) or forward_ad._current_level >= 0:
+    if forward_ad._current_level >= 0:  # tangents, which torch carries through its own formulas
+        return [_formula(x, pair, *how) for x, pair in zip(xs, tables, strict=True)]
+    if _is_recorded(xs):
         with enable_single_level_autograd_function():
             return list(_record(below, xs, tables, how))
     return below(xs, tables, *how)
+
+
+def _formula(x: Tensor, tables: Tables, start: int, interleaved: bool, transposed: bool) -> Tensor:
+    turned = turned_part(x, *tables, start, interleaved, transposed)
+    return torch.cat([x[..., :start], turned, x[..., start + turned.shape[-1] :]], -1)
 
 
 def _rotate_vmap(
@@ -265,19 +266,24 @@ def _rotate_vmap(
     size = info.batch_size
     flat = [_flat(x, dim, size) for x, dim in zip(xs, dims[0], strict=True)]
     tables = [
-        [_flat(t, dim, size, True) for t, dim in zip(each, of_each, strict=True)]
+        [_flat_table(t, dim, size, len(x)) for t, dim, x in zip(each, of_each, flat, strict=True)]
         for each, of_each in zip((cos, sin), dims[1:3], strict=True)
     ]
     outs = _ROTATE(flat, *tables, *how)
     return [out.unflatten(0, (size, -1)) for out in outs], [0] * len(outs)
 
 
-def _flat(t: Tensor, dim: int | None, size: int, table: bool = False) -> Tensor:
-    """(B, ...), perhaps with a mapped axis, as (size * B, ...); a table for all rows as it is."""
-    if dim is None and table and t.shape[0] == 1:
+def _flat(t: Tensor, dim: int | None, size: int) -> Tensor:
+    """(B, ...), perhaps with a mapped axis, as (size * B, ...)."""
+    return (t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)).flatten(0, 1)
+
+
+def _flat_table(t: Tensor, dim: int | None, size: int, rows: int) -> Tensor:
+    """The same for a table: `rows` of them, or the one that serves all."""
+    if dim is None and t.shape[0] == 1:
         return t
     t = t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
-    return t.flatten(0, 1)
+    return t.expand(-1, rows // size, *[-1] * (t.dim() - 2)).flatten(0, 1)
 
 
 _LIBRARY.impl("rotate", _rotate_op, "CompositeExplicitAutograd")
