@@ -279,7 +279,7 @@ def test_one_compiled_graph_serves_every_length(served):
         return q, k
 
     compiled = torch.compile(turned, backend=counter, fullgraph=True, dynamic=True)
-    for tokens in (8, 33, 64):
+    for tokens in (9, 33, 64):  # not 8, the number of channels: torch would hold them equal
         (q, k), ((cos, sin), _) = inputs(torch.float32, tokens)
         for each in (q, k):
             each.requires_grad_()

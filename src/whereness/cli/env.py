@@ -4,6 +4,7 @@ import json
 import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,8 +50,16 @@ def environment() -> dict[str, Any]:
         "torch": installed("torch"),
         "platform": platform.platform(),
         "processors": usable_processors(),
+        "kernels": kernels(),
         "optional": {package: installed(package) for package in EXTRAS},
     }
+
+
+def kernels() -> str:
+    """Whether the compiled kernels are there, without importing them, for they import torch."""
+    if find_spec("whereness.kernels._native") is not None:
+        return "native"
+    return "none: installed without a compiler, so torch does their work"
 
 
 def installed(package: str) -> str | None:
