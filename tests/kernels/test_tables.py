@@ -226,14 +226,14 @@ LEADS += [((0,), ()), ((3, 2, 5), (3, 1, 5)), ((1,), (4, 1))]
 
 @pytest.mark.parametrize(("lead", "each"), LEADS)
 @pytest.mark.parametrize("per_pair", [False, True])
-def test_every_token_and_pair_by_itself(route, lead, each, per_pair):
+@pytest.mark.parametrize("pairs", [3, 130])  # tokens are taken many at a time, and one by one
+def test_every_token_and_pair_by_itself(route, lead, each, per_pair, pairs):
     """Of any axes and strides, with frequencies of its own or not: the bits that it has alone."""
     generator = torch.Generator().manual_seed(6)
-    pairs = 6
     shape = (*lead, pairs) if per_pair else lead
     coordinates = torch.randint(-1000, FAR, shape, generator=generator)
-    high = torch.rand((*each, 2 * pairs), generator=generator, dtype=torch.float64)[..., ::2]
-    low = high * 2.0**-55
+    drawn = torch.rand((2, *each, 2 * pairs), generator=generator, dtype=torch.float64)
+    high, low = drawn[0, ..., ::2], drawn[1, ..., 1::2] * 2.0**-30  # as large as it may matter
     if per_pair:
         cos, sin = cos_sin_of_pairs(coordinates, high, low)
     else:
@@ -241,9 +241,11 @@ def test_every_token_and_pair_by_itself(route, lead, each, per_pair):
         coordinates = coordinates.unsqueeze(-1)
     c, h, r = torch.broadcast_tensors(coordinates, high, low)
     assert cos.shape == sin.shape == c.shape
-    for place in np.ndindex(*c.shape):
-        alone = cos_sin(c[place][None], h[place][None], r[place][None])
-        assert (cos[place], sin[place]) == alone
+    for token in np.ndindex(*c.shape[:-1]):
+        for pair in (0, 2, pairs - 1):
+            place = (*token, pair)
+            alone = cos_sin(c[place][None], h[place][None], r[place][None])
+            assert (cos[place], sin[place]) == alone
 
 
 @pytest.mark.parametrize("pairs", [1, 5, 64, 300])
