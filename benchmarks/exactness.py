@@ -232,9 +232,9 @@ def table(found: Measured, octaves: tuple[int, ...]) -> Iterator[str]:
         for library, errors in libraries.items():
             cells = (errors[n].absolute for n in octaves)
             yield f"| {library} | {' | '.join(map(cell, cells))} |"
-        if name == "float32":
-            cells = " | ".join(f"{libraries['whereness'][n].ulps:.2f}" for n in octaves)
-            yield f"| whereness, in units of the last place | {cells} |"
+        for library in ("whereness", "whereness, nothing compiled") if name == "float32" else ():
+            ulps = " | ".join(f"{libraries[library][n].ulps:.2f}" for n in octaves)
+            yield f"| {library}, in units of the last place | {ulps} |"
 
 
 def cell(value: float) -> str:
