@@ -11,17 +11,9 @@ from torch.testing import assert_close
 
 import whereness as wn
 from attend.oracle import array, attend, may_see, qkv
-from whereness.attend import core, flex, functional
+from whereness.attend import flex
 from whereness.attend.request import Options, Request
 from whereness.encoding import as_encoding
-
-
-@pytest.fixture(autouse=True)
-def offered(monkeypatch):
-    """`wn.attention` takes implementation="flex"."""
-    monkeypatch.setitem(core.SERVERS, "flex", flex)
-    monkeypatch.setattr(functional, "PLANNED", ())
-    monkeypatch.setattr(functional, "IMPLEMENTATIONS", (*core.IMPLEMENTATIONS, "flex"))
 
 
 def drawn(encoding: wn.PositionalEncoding, dtype: torch.dtype = torch.float64):

@@ -105,6 +105,8 @@ def test_permuted_batch_rows_and_heads_only_move_the_output(name, shape, layout)
     batch, length, count = SHAPES[shape]
     makers = {
         "alibi": lambda: wn.ALiBi(count),
+        "kerple": lambda: wn.KERPLE(count),
+        "sandwich": lambda: wn.Sandwich(count, 8),
         "t5": lambda: wn.T5(count, 8, 16),
         "relative_add": lambda: wn.LearnedRelative(count, 5),
         "relative_multiply": lambda: wn.LearnedRelative(count, 5, "multiply"),
