@@ -133,6 +133,23 @@ def turned_afar(axis: int, interleaved: bool, start: int) -> tuple[Any, Any]:
     return before.numpy(), out.float().numpy()
 
 
+def through_layers(backend: str) -> list[Any]:
+    """q and k of RoPE turned by a backend, forth and back, in place, and their gradients."""
+    import whereness as wn
+    from whereness.kernels.rotary import using
+
+    torch.manual_seed(0)
+    rope = wn.RoPE(12, rotary_dim=6, pairing="interleaved", rotary_side="trailing")
+    q, k = (torch.randn(2, 5, h, 12, requires_grad=True) for h in (4, 2))
+    positions = torch.tensor([[0, 1, 2, 5, 9], [3, 3, 70, 1, 0]])
+    with using(backend):
+        out_q, out_k = rope(q, k, positions, layout="bshd")
+        (out_q.sin().sum() + out_k.cos().sum()).backward()
+        back = rope.rotate(out_q, positions, inverse=True, layout="bshd")
+        in_place = rope.rotate_(k.detach().clone(), positions, layout="bshd")
+    return [t.detach().numpy() for t in (out_q, out_k, q.grad, k.grad, back, in_place)]
+
+
 def compiled(cell: Cell, capability: int) -> str:
     """The PTX of a cell for a GPU of this compute capability (90: 9.0), assembled as well."""
     import triton

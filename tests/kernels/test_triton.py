@@ -14,6 +14,7 @@ import torch
 
 import interpreted
 from interpreted import Cell
+from processes import python
 from whereness.kernels import triton_rotary
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -23,7 +24,7 @@ ROUNDED = {"bfloat16": 2**-7, "float16": 2**-11}
 TINY = 2**-25  # half the smallest float16
 
 # head_dim, pairs, start: all of a head; leading, trailing, middle; odd widths; one pair.
-PARTS = ((8, 4, 0), (10, 3, 0), (10, 3, 4), (13, 3, 2), (7, 1, 3))
+PARTS = ((8, 4, 0), (10, 3, 0), (10, 3, 4), (13, 3, 2), (9, 4, 1), (7, 1, 3))
 SIZES = (
     # batch, heads, length, head_dim: equal axes of 1, 2, 3, axes that do not divide one another
     (1, (1,), 1, 2),
@@ -146,6 +147,15 @@ def test_transposed_is_the_gradient_of_the_formula(interpreter, interleaved):
 
 
 @pytest.mark.more
+def test_an_encoding_turns_by_it(interpreter):
+    plain, by_kernel = (
+        interpreter(interpreted.through_layers, backend) for backend in ("reference", "triton")
+    )
+    for expected, found in zip(plain, by_kernel, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.more
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("interleaved", BOTH, ids=["half", "interleaved"])
 @pytest.mark.parametrize("axis", range(4), ids=["batch", "head", "token", "channel"])
@@ -186,3 +196,13 @@ def test_without_triton_the_error_says_what_to_install(monkeypatch):
     x, table = torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 1)
     with pytest.raises(ImportError, match="needs Triton, which is not installed: install"):
         triton_rotary.rotate([x], [(table, table)], 0, False, False, [x])
+
+
+@pytest.mark.more
+def test_the_benchmark_says_that_there_is_no_gpu():
+    done = python("benchmarks/gpu_rotary.py", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "Needs a GPU that torch can use; found none, so nothing was run."
+    ]
+    assert not done.stdout
