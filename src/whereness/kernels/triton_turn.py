@@ -27,7 +27,7 @@ def turn(
     program = tl.program_id(0).to(tl.int64)
     first_head = program % chunks * HEADS  # fastest: neighbours find their tables in the cache
     row = program // chunks // blocks
-    token = program // chunks % blocks * TOKENS + tl.arange(0, TOKENS).to(tl.int64)[:, None]
+    token = program // chunks % blocks * TOKENS + tl.arange(0, TOKENS)[:, None]
     pair = tl.arange(0, PAIRS).to(tl.int64)[None, :]
     exists = (token < length) & (pair < P)
 
