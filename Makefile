@@ -17,7 +17,7 @@ ifneq ($(shell cat $(VENV)/.stamp 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv browser lint test test-more compare lock clean moved
+.PHONY: help venv browser lint test test-more compare bench lock clean moved
 
 help:
 	@echo 'make venv       the environment, in .venv'
@@ -26,6 +26,7 @@ help:
 	@echo 'make browser    what the tests in a browser need: Chromium, and what drives it'
 	@echo 'make lint       ruff, pyrefly, import-linter'
 	@echo 'make compare    the main job: compare encodings (ARGS="--help" lists the options)'
+	@echo 'make bench      speed and memory beside other libraries (ARGS="--help" lists the options)'
 	@echo 'make lock       write constraints.txt anew, from the newest releases'
 	@echo 'make clean      remove what the other targets made'
 
@@ -83,6 +84,13 @@ test-more: venv $(VENV)/.peers browser
 
 compare: venv
 	$(VENV)/bin/whereness compare $(ARGS)
+
+# Results are kept: every sample of this run as lines of JSON, and the newest table.
+RESULTS := benchmarks/results
+bench: venv $(VENV)/.peers
+	@mkdir -p $(RESULTS)
+	$(VENV)/bin/whereness bench --json $(RESULTS)/$$(date -u +%Y%m%dT%H%M%SZ).jsonl \
+		--markdown $(RESULTS)/table.md $(ARGS)
 
 # The pins are made with the oldest Python, so that they hold for every newer one. torch and its
 # version stay as they are: move that line by hand. What only an accelerator's torch needs is not
