@@ -56,6 +56,11 @@ def encoding(kind: str) -> wn.PositionalEncoding:
     return made
 
 
+def table_of(made: wn.PositionalEncoding) -> Tensor | None:
+    """What it learns, if it learns."""
+    return next(made.parameters(), None)
+
+
 # The oracle
 
 
@@ -148,7 +153,7 @@ def forward(kind: str) -> Callable[[Scale], list[Contestant]]:
         inputs = drawn(scale.of(4096, 96))
         tokens = inputs.q.shape[2]
         made, chosen, note = ours_for(kind, drawn(8))
-        table = getattr(made, "table", None)
+        table = table_of(made)
         by_distance = strip(kind, table, tokens)
         rows = sampled(tokens)
         dense = dense_bias(by_distance)
@@ -197,7 +202,7 @@ def training(kind: str) -> Callable[[Scale], list[Contestant]]:
         inputs = drawn(scale.of(4096, 96), gradients=True)
         tokens = inputs.q.shape[2]
         made, chosen, note = ours_for(kind, drawn(8, gradients=True))
-        table = getattr(made, "table", None)
+        table = table_of(made)
         by_distance = strip(kind, table, tokens)
         learned = [] if table is None else [table]
 

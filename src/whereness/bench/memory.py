@@ -27,6 +27,7 @@ from whereness.bench.attention import (
     ours_for,
     sampled,
     strip,
+    table_of,
 )
 from whereness.bench.contest import OURS, AbsentError, Bar, Contestant, Row, Scale, Verdict
 
@@ -66,7 +67,7 @@ def measure(kind: str, tokens: int, threads: int) -> dict[str, Any]:
             return {"failed": f"it needs more than {MOST // MIB:,} MiB", "note": note}
         risen = status("VmHWM") - before
     rows = sampled(tokens, 8)
-    by_distance = strip(kind, getattr(made, "table", None), tokens)
+    by_distance = strip(kind, table_of(made), tokens)
     exact = exact_rows(inputs, by_distance, rows)
     error = float((out[0][:, rows].double() - exact).abs().max())
     extra = risen - out.numel() * out.element_size()

@@ -15,12 +15,16 @@ ROWS: tuple[Row, ...] = (
 )
 
 
-def chosen(only: Sequence[str]) -> tuple[Row, ...]:
-    """The rows that `only` names, whole or by their first parts; all when it is empty.
+def chosen(only: Sequence[str] | None) -> tuple[Row, ...]:
+    """The rows that `only` names, whole or by their first parts; None: all.
 
     Raises:
-        ValueError: a name that begins no row.
+        ValueError: a name that begins no row, or no name.
     """
+    if only is None:
+        return ROWS
+    if not only:
+        raise ValueError("--only needs a name. whereness bench --list prints them.")
     for name in only:
         if not any(_begins(row, name) for row in ROWS):
             groups = sorted({"/".join(row.name.split("/")[:2]) for row in ROWS})
@@ -28,7 +32,7 @@ def chosen(only: Sequence[str]) -> tuple[Row, ...]:
                 f"--only must name rows or the first parts of them, got {name!r}. "
                 f"There are {', '.join(groups)}."
             )
-    return tuple(r for r in ROWS if not only or any(_begins(r, name) for name in only))
+    return tuple(r for r in ROWS if any(_begins(r, name) for name in only))
 
 
 def _begins(row: Row, name: str) -> bool:

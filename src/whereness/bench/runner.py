@@ -8,7 +8,7 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -170,7 +170,7 @@ def quartiles(numbers: Sequence[float]) -> tuple[float, float]:
 
 
 @contextmanager
-def threads_set(number: int) -> Iterator[None]:
+def threads_set(number: int) -> Generator[None]:
     """torch works with so many threads inside."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
@@ -181,7 +181,7 @@ def threads_set(number: int) -> Iterator[None]:
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
+def no_collection() -> Generator[None]:
     """Python's garbage is collected before, not during the samples."""
     gc.collect()
     enabled = gc.isenabled()

@@ -21,9 +21,9 @@ def amount(bar: Bar, value: float) -> str:
     if bar.measure in ("ratio", "speedup"):
         faster = " faster" if bar.measure == "speedup" else ""
         return f"{value:.3g}×{faster}" if value < 10 else f"{value:.1f}×{faster}"
-    if value < 1e-3:
+    if 0 <= value < 1e-3:
         return f"{value * 1e6:.1f} µs"
-    return f"{value * 1e3:.1f} ms" if value < 0.1 else f"{value:.3f} s"
+    return f"{value * 1e3:.1f} ms" if 0 <= value < 0.1 else f"{value:.3f} s"
 
 
 def limit(bar: Bar) -> str:

@@ -16,9 +16,9 @@ class Options:
     """
 
     only: Annotated[
-        tuple[str, ...],
+        tuple[str, ...] | None,
         tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="(default: all)"),
-    ] = ()
+    ] = None
     """Rows to run, or the first parts of their names: rotary/in-place."""
     list: bool = False
     """Print the names of the rows and run none."""
