@@ -17,7 +17,12 @@ OF_OURS = [
     *("rotary/in-place", "rotary/new", "rotary/form", "tables", "attention/forward"),
     *("attention/training", "lab/rope", "lab/learned"),
 ]
-OF_PEERS = ["rotary/transformers", "rotary/training", "rotary/decode", "rotary/x-transformers"] + [
+OF_PEERS = [
+    ]
+    "rotary/transformers",
+    "rotary/training",
+    "rotary/decode",
+    "rotary/x-transformers",
     "rotary/rotary-embedding-torch",
     "rotary/torchtune",
     "rotary/timm",

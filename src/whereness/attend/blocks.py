@@ -48,7 +48,7 @@ def declines(request: Request) -> str | None:
     return None
 
 
-def serve(request: Request) -> tuple[Tensor, None]:
+def serve(request: Request) -> tuple[Tensor, Tensor | None]:
     """Output (B, H, S, V)."""
     logits_of_a_row = request.q.shape[0] * request.q.shape[1] * request.num_keys
     size = max(NUM_LOGITS // max(logits_of_a_row, 1), NUM_ROWS)
