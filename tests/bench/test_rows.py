@@ -18,7 +18,6 @@ OF_OURS = [
     *("attention/training", "lab/rope", "lab/learned"),
 ]
 OF_PEERS = [
-    ]
     "rotary/transformers",
     "rotary/training",
     "rotary/decode",
