@@ -7,11 +7,17 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from whereness.attend import blocks, flex, reference, sdpa
+from whereness.attend import blocks, flex, reference, sdpa, toeplitz
 from whereness.attend.request import Options, Request
 from whereness.encoding import At, Features, PositionalEncoding
 
-SERVERS = {"sdpa": sdpa, "blocks": blocks, "reference": reference, "flex": flex}
+SERVERS = {
+    "toeplitz": toeplitz,
+    "sdpa": sdpa,
+    "blocks": blocks,
+    "reference": reference,
+    "flex": flex,
+}
 """What `implementation` may name, the first that serves a call being the one of "auto". Each has
 
 refusal(options, encoding) -> str | None     why it cannot serve such calls at all, known before
@@ -19,7 +25,7 @@ refusal(options, encoding) -> str | None     why it cannot serve such calls at a
 declines(request) -> str | None              why it cannot serve this very call, or None
 serve(request) -> (output (B, H, S, V), weights (B, H, S, T) or None)
 """
-PLANNED = ("toeplitz",)
+PLANNED: tuple[str, ...] = ()
 OF_DOOR_3 = ("native", "triton")
 """Kernels that turn queries and keys, which rotary encodings choose by the device."""
 IMPLEMENTATIONS = ("auto", *sorted(SERVERS))

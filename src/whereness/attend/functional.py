@@ -126,7 +126,8 @@ def attention(
         return_weights: also give the weights (B, H, S, T), before dropout.
         implementation: "auto"; "reference", the plain steps; "blocks", the same for one block of
             queries after the other, without a tensor of all pairs; "sdpa", for additive biases;
-            "flex", the same through FlexAttention. One that cannot serve the call raises.
+            "flex", the same through FlexAttention; "toeplitz", for biases of offsets on the CPU in
+            memory of O(S). One that cannot serve the call raises.
 
     Raises:
         TypeError: tensors that are not floating-point, of different dtypes, or a float mask.

@@ -18,21 +18,37 @@ from torch.nn import functional as F
 
 from whereness.checks import require, require_int
 from whereness.encoding import At, PositionalEncoding
-from whereness.where import Where, checked_positions, farthest_offsets, offsets
+from whereness.spans import Alignment, Span, aligned
+from whereness.where import Where, checked_positions, farthest_offsets, is_nowhere, offsets
 
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """Values of a Toeplitz matrix, (H, S + T - 1), offset -(T - 1) first."""
+    """Values of a Toeplitz matrix, (H, S + T - 1): those of the last query come first.
+
+    Query i and key j, of those that may see each other, have the value S - 1 - i + j.
+    """
 
     values: Tensor
     num_keys: int
+    spans: tuple[Span, ...] | None = None
+    """What sees what, causality and windows apart; None: only key_mask and segments tell."""
+    placed: tuple[Tensor, Tensor] | None = None
+    """Which queries (B or 1, S) and keys (B or 1, T) have a place; None: all."""
+    nowhere: float = 0.0
+    """Value where either has none."""
 
-    def dense(self) -> Shaped[Tensor, "H S T"]:
-        """(H, S, T). Row i of the matrix is a window of the strip; the last row is the first."""
+    def dense(self) -> Shaped[Tensor, "*B H S T"]:
+        """(H, S, T) or (B or 1, H, S, T). The last row is the strip's first window."""
         if torch.compiler.is_compiling():
-            return self._skewed()
-        return self.values.unfold(-1, self.num_keys, 1).flip(-2)
+            matrix = self._skewed()
+        else:
+            matrix = self.values.unfold(-1, self.num_keys, 1).flip(-2)
+        if self.placed is None:
+            return matrix
+        queries, keys = self.placed
+        both = queries[:, None, :, None] & keys[:, None, None, :]
+        return torch.where(both, matrix, self.nowhere)
 
     def _skewed(self) -> Shaped[Tensor, "H S T"]:
         """The same without unfold, in a graph of which the length would become a constant.
@@ -51,7 +67,9 @@ class Strip:
         start, stop, _ = rows.indices(self.values.shape[-1] - self.num_keys + 1)
         keys = self.num_keys if keys is None else keys
         last = self.values.shape[-1] - self.num_keys + 1 - stop
-        return Strip(self.values.narrow(-1, last, stop - start + keys - 1), keys)
+        values = self.values.narrow(-1, last, stop - start + keys - 1)
+        placed = self.placed and (self.placed[0][:, start:stop], self.placed[1][:, :keys])
+        return Strip(values, keys, None, placed, self.nowhere)
 
 
 class OffsetBias(PositionalEncoding):
@@ -90,16 +108,30 @@ class OffsetBias(PositionalEncoding):
         return self._by_positions(q_positions, k_positions)
 
     def tables(self, where: Where) -> Tensor | Strip | None:
-        if not where.regular or not where.num_queries:
+        known = where.num_queries and (where.regular or self.additive)
+        found = aligned(where) if known else None
+        if found is None:
             if self.additive:  # fused attention wants it whole, and all layers share it
                 return self._by_positions(where.positions, where.keys)
             if where.num_queries:  # a block at a time, later: refused now if it will be
                 self._rounded(self.by_offset(farthest_offsets(where.positions, where.keys)))
             return None
-        queries, keys = where.num_queries, where.num_keys
+        values = self._along(found, where.num_queries, where.num_keys, where.positions.device)
+        placed = None
+        if not found.all_placed:
+            placed = (~is_nowhere(where.positions), ~is_nowhere(where.keys))
+        return Strip(values, where.num_keys, found.spans, placed, self.at_nowhere)
+
+    def _along(self, found: Alignment, queries: int, keys: int, device: torch.device) -> Tensor:
+        """Values of the strip (H, S + T - 1). Offsets between documents are never asked for."""
+        first, last = 1 - queries, keys - 1  # of slots: j - i
+        low, high = (first, last) if found.reach is None else found.reach
         # From shapes, not from values: no look at the device.
-        offset = torch.arange(1 - keys, queries, device=where.positions.device)
-        return Strip(self._rounded(self.by_offset(offset)), keys)
+        offset = torch.arange(low, high + 1, device=device) + found.shift
+        values = self._rounded(self.by_offset(offset))
+        if found.reach is None:
+            return values
+        return F.pad(values, (low - first, last - high))
 
     def data_of_rows(self, at: At, rows: slice, keys: int | None = None) -> Tensor | Strip | None:
         if isinstance(at.data, Strip):
