@@ -5,6 +5,8 @@ import torch
 
 import whereness as wn
 from cases.support import DIM, HEADS, case, encoding, equal, model, tokens
+from whereness.cli import env
+from whereness.kernels import rotary
 from whereness.relative.bias import OffsetBias, Strip
 
 BIASES = ("relative_add", "t5", "alibi", "kerple", "sandwich")
@@ -73,3 +75,46 @@ def test_a_bias_far_away_is_not_rounded_to_the_type_of_the_model(dtype):
     out = wn.attention(q, k, v.to(dtype), made, causal=True, mask=mask)
     expected = (-made.slopes.double()).exp() / (1 + (-made.slopes.double()).exp())
     equal(out[0, :, 0, 0].double(), expected, 2.0**-8)
+
+
+@case("P234")
+@pytest.mark.parametrize("layout", ["bhsd", "bshd", "thd"])
+def test_one_path_serves_every_layout_and_says_which(layout, monkeypatch):
+    served = []
+    name = rotary.backend(torch.device("cpu"))
+    write = rotary._writer(name)
+
+    def counted(*arguments):
+        served.append(name)
+        write(*arguments)
+
+    monkeypatch.setattr(rotary, "_writer", lambda _: counted)
+    x = torch.randn(1, 2, 5, 8)
+    x = {"bhsd": x, "bshd": x.transpose(1, 2), "thd": x[0].transpose(0, 1)}[layout]
+    rope = wn.RoPE(8)
+    rope(x, x, layout=layout)
+    rope.rotate_(x.clone(), torch.arange(5), layout=layout)
+    assert served == [name] * 2
+    assert (name == "native") == (env.kernels() == "native")
+    assert (name == "native") == (rotary.reason(torch.device("cpu")) == "")
+
+
+@case("P236")
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_bfloat16_is_rounded_once(pairing):
+    """By float64 numbers: half a place of the result, and what float32 leaves of its terms."""
+    rope, x = wn.RoPE(64, pairing=pairing), torch.randn(1, 2, 64, 64).bfloat16()
+    found, exact = rope.rotate(x).double(), rope.rotate(x.double())
+    bound = exact.abs() * 2.0**-8 + 2.0**-20 * x.double().abs().max()
+    assert ((found - exact).abs() <= bound).all()
+
+
+@case("P232")
+def test_a_hundred_lengths_keep_nothing():
+    rope = wn.RoPE(8)
+    x = torch.randn(1, 2, 100, 8)
+    before = {n: id(v) for n, v in vars(rope).items()}
+    for length in range(1, 101):
+        rope.rotate(x[:, :, :length])
+    assert {n: id(v) for n, v in vars(rope).items()} == before
+    assert not list(rope.buffers())
