@@ -245,3 +245,44 @@ def test_and_long_ones(name):
 )
 def test_one_generated_kernel_serves_every_length(name):
     check_compiled(ALL[name](), "inductor", (8, 9, 300), 1e-9)
+
+
+class Turned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rope = wn.RoPE(WIDTH)
+
+    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return self.rope(q, k)
+
+
+class Attended(nn.Module):
+    def __init__(self, encoding: wn.PositionalEncoding) -> None:
+        super().__init__()
+        self.encoding = encoding
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return wn.attention(q, k, v, self.encoding, causal=True)
+
+
+EXPORTED: dict[str, Callable[[], nn.Module]] = {
+    "rope": Turned,
+    "attention, rope": lambda: Attended(wn.RoPE(WIDTH)),
+    "attention, t5": lambda: Attended(scribbled(wn.T5(HEADS))),
+    "attention, shaw": lambda: Attended(scribbled(wn.Shaw(WIDTH, 20))),
+}
+
+
+@pytest.mark.parametrize("make", EXPORTED.values(), ids=EXPORTED)
+def test_what_is_exported_serves_every_length(make):
+    module = make()
+    count = 2 if isinstance(module, Turned) else 3
+    length = torch.export.Dim("length", min=2, max=8192)
+    exported = torch.export.export(
+        module,
+        tuple(queries_keys_values(17)[:count]),
+        dynamic_shapes=tuple({2: length} for _ in range(count)),
+    ).module()
+    for n in (2, 9, 300):
+        inputs = queries_keys_values(n)[:count]
+        assert_close(exported(*inputs), module(*inputs), rtol=1e-12, atol=1e-12)
