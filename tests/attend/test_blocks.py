@@ -35,7 +35,7 @@ class Gates(wn.PositionalEncoding):
 
     def scores(self, logits: Tensor, call: wn.Call) -> Tensor:
         own, met = call.query_features("gate"), call.features["gate"]
-        return logits + own.transpose(1, 2)[..., None] - met.transpose(1, 2)[..., None, :] ** 2
+        return logits + own.transpose(1, 2)[..., None] * met.transpose(1, 2)[..., None, :]
 
 
 def scribbled(encoding: wn.PositionalEncoding) -> wn.PositionalEncoding:
