@@ -15,6 +15,9 @@ from whereness.attend import flex
 from whereness.attend.request import Options, Request
 from whereness.encoding import as_encoding
 
+# Types that are checked at run time would be looked at inside torch's graph of these functions.
+through_torch = pytest.mark.untyped
+
 
 def drawn(encoding: wn.PositionalEncoding, dtype: torch.dtype = torch.float64):
     """With parameters at random and none to learn: the CPU has no gradients."""
@@ -77,24 +80,28 @@ def same(name: str, setting: str, dtype: torch.dtype, **to: float) -> None:
     assert_close(found, expected, **to)
 
 
+@through_torch
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", ["none", "alibi", "list"])
 def test_it_equals_the_reference(name, setting):
     same(name, setting, torch.float64, rtol=1e-12, atol=1e-13)
 
 
+@through_torch
 @pytest.mark.parametrize("setting", ["causal", "chunk", "positions"])
 @pytest.mark.parametrize("name", sorted(set(MAKERS) - {"none", "alibi", "list"}))
 def test_every_bias_equals_the_reference(name, setting):
     same(name, setting, torch.float64, rtol=1e-12, atol=1e-13)
 
 
+@through_torch
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_it_rounds_half_types_once(dtype):
     ulp = torch.finfo(dtype).eps
     same("list", "causal", dtype, rtol=4 * ulp, atol=4 * ulp)
 
 
+@through_torch
 def test_a_large_bias_is_not_rounded_to_a_half_type():
     """-0.25 * 1023 and -0.25 * 1022 are one number in bfloat16."""
     q, k = torch.zeros(1, 1, 1, 8).bfloat16(), torch.zeros(1, 1, 1024, 8).bfloat16()
@@ -107,6 +114,7 @@ def test_a_large_bias_is_not_rounded_to_a_half_type():
     assert found.item() == pytest.approx(1 / (1 + np.exp(0.25)), rel=2.0**-8)
 
 
+@through_torch
 def test_it_equals_the_oracle():
     q, k, v = qkv(queries=5, keys=9)
     offset = np.arange(9) - np.arange(4, 9)[:, None]
@@ -116,6 +124,7 @@ def test_it_equals_the_oracle():
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
+@through_torch
 def test_inputs_that_ask_for_gradients_are_served_without_them():
     q, k, v = (x.requires_grad_() for x in qkv(queries=5, keys=5))
     with torch.no_grad():
@@ -313,6 +322,7 @@ def test_there_is_no_score_mod_without_a_bias():
     assert wn.score_mod(wn.NoPE(), 5) is None
 
 
+@through_torch
 def test_torch_takes_score_mod():
     q, k, v = qkv(queries=6, keys=6, groups=4)
     found = flex._uncompiled(q, k, v, score_mod=wn.score_mod(wn.ALiBi(4), 6))
