@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 from unittest import mock
-from unittest import mock
 
 import pytest
 import torch

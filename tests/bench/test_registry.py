@@ -75,6 +75,11 @@ def test_every_other_library_is_told_of(peer):
     assert {row.name for row in rows} == {f"rotary/{peer}/float32", f"rotary/{peer}/bfloat16"}
 
 
+def test_no_name_is_refused():
+    with pytest.raises(ValueError, match="--only needs a name"):
+        chosen(())
+
+
 def test_names_are_unique_and_rows_have_bars():
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names)
@@ -82,7 +87,7 @@ def test_names_are_unique_and_rows_have_bars():
 
 
 def test_rows_are_chosen_whole_or_by_their_first_parts():
-    assert chosen(()) == ROWS
+    assert chosen(None) == ROWS
     assert [row.name for row in chosen(("tables/numpy",))] == ["tables/numpy"]
     assert {row.name for row in chosen(("rotary/decode", "tables/"))} == {
         "rotary/decode/plain",

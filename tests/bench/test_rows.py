@@ -18,13 +18,8 @@ OF_OURS = [
     *("attention/training", "lab/rope", "lab/learned"),
 ]
 OF_PEERS = [
-    "rotary/transformers",
-    "rotary/training",
-    "rotary/decode",
-    "rotary/x-transformers",
-    "rotary/rotary-embedding-torch",
-    "rotary/torchtune",
-    "rotary/timm",
+    *("rotary/transformers", "rotary/training", "rotary/decode", "rotary/x-transformers"),
+    *("rotary/rotary-embedding-torch", "rotary/torchtune", "rotary/timm"),
 ]
 
 

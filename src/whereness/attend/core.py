@@ -25,7 +25,6 @@ refusal(options, encoding) -> str | None     why it cannot serve such calls at a
 declines(request) -> str | None              why it cannot serve this very call, or None
 serve(request) -> (output (B, H, S, V), weights (B, H, S, T) or None)
 """
-PLANNED: tuple[str, ...] = ()
 OF_DOOR_3 = ("native", "triton")
 """Kernels that turn queries and keys, which rotary encodings choose by the device."""
 IMPLEMENTATIONS = ("auto", *sorted(SERVERS))

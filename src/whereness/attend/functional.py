@@ -9,7 +9,7 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from whereness.attend.core import IMPLEMENTATIONS, OF_DOOR_3, PLANNED, attend
+from whereness.attend.core import IMPLEMENTATIONS, OF_DOOR_3, attend
 from whereness.attend.locate import Extent, locate
 from whereness.attend.masks import checked_mask, checked_window
 from whereness.attend.request import Options
@@ -228,11 +228,6 @@ def check_options(options: Options) -> None:
         if not math.isfinite(options.scale):
             raise ValueError(f"scale must be finite, got {options.scale}.")
     require_bool("return_weights", options.return_weights)
-    if options.implementation in PLANNED:
-        raise ValueError(
-            f"implementation={options.implementation!r} is not in this version: "
-            f"use one of {', '.join(IMPLEMENTATIONS)}."
-        )
     if options.implementation in OF_DOOR_3:
         raise ValueError(
             f"implementation={options.implementation!r} names a kernel that turns queries and "

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -16,6 +16,7 @@ from whereness.bench.registry import chosen
 from whereness.bench.runner import Result, run_row
 
 
+@runtime_checkable
 class Request(Protocol):
     """The options of the command."""
 
