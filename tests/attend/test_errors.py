@@ -383,7 +383,8 @@ def test_implementations_that_do_not_exist():
     for bad in ("flash", "SDPA", "", None):
         refused(
             ValueError,
-            "implementation must be one of 'auto', 'blocks', 'flex', 'reference', 'sdpa', 'toeplitz'; got",
+            "implementation must be one of 'auto', 'blocks', 'flex', 'reference', 'sdpa', "
+            "'toeplitz'; got",
             implementation=bad,
         )
 
