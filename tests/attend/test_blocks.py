@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import whereness as wn
-from attend.oracle import Tide, Wave, heads, qkv
+from attend.oracle import Wave, heads, qkv
 from whereness.attend import blocks
 from whereness.encoding import as_encoding
 from zoo import CoPE
@@ -36,6 +36,16 @@ class Gates(wn.PositionalEncoding):
     def scores(self, logits: Tensor, call: wn.Call) -> Tensor:
         own, met = call.query_features("gate"), call.features["gate"]
         return logits + own.transpose(1, 2)[..., None] * met.transpose(1, 2)[..., None, :]
+
+
+class Whole(wn.PositionalEncoding):
+    """Keeps tables for door 4 and does not say what a block sees of them."""
+
+    def tables(self, where: wn.Where) -> Tensor:
+        return where.positions[:, None, :, None] * 0.1
+
+    def scores(self, logits: Tensor, call: wn.Call) -> Tensor:
+        return logits * call.at.data
 
 
 def scribbled(encoding: wn.PositionalEncoding) -> wn.PositionalEncoding:
@@ -317,7 +327,7 @@ def test_auto_takes_them_for_what_no_fused_kernel_serves(monkeypatch):
     assert counted.blocks == 4
     wn.attention(*given, wn.ALiBi(HEADS))
     wn.attention(*given, wn.Shaw(WIDTH, 3), return_weights=True)
-    wn.attention(*given, [wn.Shaw(WIDTH, 3, values=False), Tide()])  # has tables and no rows
+    wn.attention(*given, [wn.Shaw(WIDTH, 3), Whole()])
     assert counted.blocks == 4
 
 
@@ -331,8 +341,8 @@ def test_what_they_cannot_serve_is_refused():
     given = qkv()
     with pytest.raises(ValueError, match="blocks.*keeps no weights"):
         wn.attention(*given, return_weights=True, implementation="blocks")
-    with pytest.raises(ValueError, match=r"blocks.*Tide.data_of_rows"):
-        wn.attention(*given, [wn.RoPE(8), Tide()], implementation="blocks")
+    with pytest.raises(ValueError, match=r"blocks.*Whole.data_of_rows"):
+        wn.attention(*given, [wn.RoPE(8), Whole()], implementation="blocks")
 
 
 @in_small_blocks
