@@ -233,7 +233,8 @@ def test_every_token_and_pair_by_itself(route, lead, each, per_pair, pairs):
     shape = (*lead, pairs) if per_pair else lead
     coordinates = torch.randint(-1000, FAR, shape, generator=generator)
     drawn = torch.rand((2, *each, 2 * pairs), generator=generator, dtype=torch.float64)
-    high, low = drawn[0, ..., ::2], drawn[1, ..., 1::2] * 2.0**-30  # as large as it may matter
+    drawn[1] *= 2.0**-30  # as large as a low part may be
+    high, low = drawn[0, ..., ::2], drawn[1, ..., 1::2]
     if per_pair:
         cos, sin = cos_sin_of_pairs(coordinates, high, low)
     else:
