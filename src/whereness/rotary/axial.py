@@ -51,7 +51,7 @@ from whereness.checks import (
 )
 from whereness.frequencies import geometric
 from whereness.kernels.tables import cos_sin_of_pairs
-from whereness.rotary.base import Rotary, Side
+from whereness.rotary.base import Rotary, Run, Side
 from whereness.rotary.pairing import Pairing
 
 AxialLayout = Literal["blocks", "heads", "alternating", "shared_blocks", "shared_alternating"]
@@ -178,15 +178,21 @@ class AxialRoPE(Rotary):
                 )
 
     def _set_pairs(self) -> None:
-        """Axis and frequency of every pair, and the widths in which `pairing` acts."""
+        """Axis and frequency of every pair, and the channels inside which `pairing` acts."""
         order = ORDERS[self.layout]
         pairs = [(a, k) for a in self.axis_order for k in range(self.axis_dims[a] // 2)]
         if order.alternating:
             pairs.sort(key=lambda pair: pair[1])  # stable: in every round the axes keep their order
         self._axis_of_pair = tuple(axis for axis, _ in pairs)
         self._frequency_of_pair = tuple(self._frequencies[axis][k] for axis, k in pairs)
-        own = tuple(self.axis_dims[axis] for axis in self.axis_order)
-        self._widths = own if order.by_axis else (self.rotary_dim,)
+        if order.by_axis:
+            pairs = [self.axis_dims[axis] // 2 for axis in self.axis_order]
+            firsts = itertools.accumulate(pairs[:-1], initial=0)
+            start = self._runs[0].start
+            self._runs = tuple(
+                Run(start + 2 * first, first, count)
+                for first, count in zip(firsts, pairs, strict=True)
+            )
 
     @property
     def frequencies(self) -> Tensor | tuple[Tensor, ...]:
@@ -224,14 +230,6 @@ class AxialRoPE(Rotary):
         high = constants(self._frequency_of_pair, positions.device)
         cos, sin = cos_sin_of_pairs(self._coordinates(positions), high)
         return cos.unsqueeze(-2), sin.unsqueeze(-2)
-
-    def _blocks(self, cos: Tensor, sin: Tensor) -> list[tuple[int, Tensor, Tensor]]:
-        [(start, cos, sin)] = super()._blocks(cos, sin)
-        if len(self._widths) == 1:
-            return [(start, cos, sin)]
-        starts = itertools.accumulate(self._widths[:-1], initial=start)
-        tables = (t.split([w // 2 for w in self._widths], -1) for t in (cos, sin))
-        return list(zip(starts, *tables, strict=True))
 
 
 def _per_axis(name: str, value: object, num_axes: int, above: float) -> tuple[float, ...]:

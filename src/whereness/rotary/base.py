@@ -64,6 +64,18 @@ class Turns(NamedTuple):
     keys: Turn
 
 
+class Run(NamedTuple):
+    """Channels in which pairs are formed: where they begin, and their pairs in the tables."""
+
+    start: int
+    first: int
+    pairs: int
+
+    def of(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """The tables of these pairs."""
+        return cos.narrow(-1, self.first, self.pairs), sin.narrow(-1, self.first, self.pairs)
+
+
 class Rotary(PositionalEncoding):
     """Base of the encodings of door 3 that turn pairs of channels: a leaf gives `angles`.
 
@@ -94,6 +106,9 @@ class Rotary(PositionalEncoding):
         require_choice("rotary_side", rotary_side, ("leading", "trailing"))
         self.head_dim, self.rotary_dim = head_dim, rotary_dim
         self.pairing, self.rotary_side = pairing, rotary_side
+        self._interleaved = pairing == "interleaved"
+        start = 0 if rotary_side == "leading" else head_dim - rotary_dim
+        self._runs = (Run(start, 0, rotary_dim // 2),)
 
     @property
     def frequencies(self) -> Tensor | tuple[Tensor, ...]:
@@ -206,10 +221,9 @@ class Rotary(PositionalEncoding):
             content = part.clone() if cos.requires_grad else part
             part.copy_(self._turned_part(content, cos, sin, layout, inverse))
             return x
-        for start, *pair in self._blocks(cos, sin):
-            rotate_(
-                [_heads_first(x, layout)], [(pair[0], pair[1])], start, self._interleaved, inverse
-            )
+        for run in self._runs:
+            view, tables = _heads_first(x, layout), run.of(cos, sin)
+            rotate_([view], [tables], run.start, self._interleaved, inverse)
         return x
 
     def derived(self) -> dict[str, Tensor]:
@@ -289,22 +303,26 @@ class Rotary(PositionalEncoding):
         self, xs: Sequence[Tensor], turns: Sequence[Turn], layout: Layout, inverse: bool = False
     ) -> tuple[Tensor, ...]:
         tables = [self._tables_for(x, t, inverse) for x, t in zip(xs, turns, strict=False)]
-        if any(self._by_formula(cos) for cos, _ in tables):
-            return tuple(
-                self._by_torch(x, cos, sin, layout, inverse)
-                for x, (cos, sin) in zip(xs, tables, strict=True)
-            )
-        views = [_heads_first(x, layout) for x in xs]
-        for blocks in zip(*(self._blocks(*t) for t in tables), strict=True):
-            start = blocks[0][0]
-            parts = [(cos, sin) for _, cos, sin in blocks]
-            views = list(rotate(views, parts, start, self._interleaved, inverse))
-        return tuple(_as_given(x, layout) for x in views)
+        for cos, _ in tables:
+            if self._by_formula(cos):
+                return tuple(
+                    self._by_torch(x, cos, sin, layout, inverse)
+                    for x, (cos, sin) in zip(xs, tables, strict=True)
+                )
+        heads_first = layout == "bhsd"
+        views = xs if heads_first else [_heads_first(x, layout) for x in xs]
+        if len(self._runs) == 1:
+            views = rotate(views, tables, self._runs[0].start, self._interleaved, inverse)
+        else:
+            for run in self._runs:
+                parts = [run.of(cos, sin) for cos, sin in tables]
+                views = rotate(views, parts, run.start, self._interleaved, inverse)
+        return tuple(views) if heads_first else tuple(_as_given(x, layout) for x in views)
 
     def _tables_for(self, x: Tensor, turned: Turn, inverse: bool) -> tuple[Tensor, Tensor]:
         """cos and sin of the type that x is turned in; with `inverse` for a turn back."""
         dtype = self._dtype_of_turning(x.dtype)
-        cos, sin = turned.cos, turned.sin
+        cos, sin = turned[:2]
         if dtype != cos.dtype:
             cos, sin = self.exactly(turned) if dtype == torch.float64 else (cos, sin)
             cos, sin = cos.to(dtype), sin.to(dtype)
@@ -316,15 +334,6 @@ class Rotary(PositionalEncoding):
     def _by_formula(self, cos: Tensor) -> bool:
         """Torch's own operations turn: tables that learn, and types that the kernels refuse."""
         return cos.requires_grad or cos.dtype not in (torch.float32, torch.float64)
-
-    @property
-    def _interleaved(self) -> bool:
-        return self.pairing == "interleaved"
-
-    def _blocks(self, cos: Tensor, sin: Tensor) -> list[tuple[int, Tensor, Tensor]]:
-        """(first channel, cos, sin) of every run of channels in which pairs are formed."""
-        start = 0 if self.rotary_side == "leading" else self.head_dim - self.rotary_dim
-        return [(start, cos, sin)]
 
     def _by_torch(
         self, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, inverse: bool
