@@ -481,7 +481,7 @@ def test_sizes_that_make_no_sense():
     refused(ValueError, "multiple of num_kv_heads, got 4 and 3", num_kv_heads=3)
     refused(ValueError, "window must be at least 1", window=0)
     refused(ValueError, "implementation must be one of", implementation="fast")
-    refused(ValueError, "'flex' is not in this version", implementation="flex")
+    refused(ValueError, "'native' names a kernel that turns", implementation="native")
     refused(ValueError, r"dropout must be in \[0, 1\)", dropout=1.5)
     refused(ValueError, "built for num_heads=8, attention has 4", encoding=wn.ALiBi(8))
     refused(ValueError, "T5 has no meaning for keys after", encoding=wn.T5(HEADS), causal=False)

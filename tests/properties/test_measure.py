@@ -271,11 +271,11 @@ def test_free_parameters(encoding, length, expected):
     [
         (wn.NoPE(), 0, 0, "none", True),
         (wn.Sinusoidal(8), 0, 100 * 8 * 8, "O(L)", True),
-        (wn.RoPE(8), 0, 2 * 100 * 4 * 8, "O(L)", True),
+        (wn.RoPE(8), 0, 2 * 100 * 4 * 4 + 100 * 8, "O(L)", True),
         (wn.LearnedAbsolute(8, 100), 800, 100 * 8 * 4, "O(L)", True),
         (wn.ALiBi(2), 0, 2 * 199 * 4, "O(L)", True),
         (wn.LearnedRelative(2, 9, "multiply"), 38, 2 * 199 * 4, "O(L)", False),
-        (wn.Shaw(8, 2), 80, 100 * 100 * (8 + 1), "O(L^2)", False),
+        (wn.Shaw(8, 2), 80, 199 * 8, "O(L)", False),
         (CoPE(8, 4), 32, 0, "none", False),
     ],
 )
@@ -313,7 +313,7 @@ def test_precision_is_none_where_positions_are_not_defined():
 
 def test_fractions(found):
     expected = {"integer", "sinusoidal", "alibi", "rope", "axial_rope", "mixed_rope"}
-    expected |= {"multimodal_rope", "xpos", "lerope", "fope"}
+    expected |= {"multimodal_rope", "xpos", "lerope", "fope", "kerple", "sandwich"}
     assert {name for name, p in found.items() if p.fractional} == expected
     assert found["nope"].fractional is None
 

@@ -181,7 +181,9 @@ def _modification(at: At) -> ScoreMod | None:
 
 def _step(at: At) -> ScoreMod:
     """Of one member."""
-    look = _of_strip(at.data) if isinstance(at.data, Strip) else _of_table(at.bias())  # type: ignore[bad-argument-type]
+    # A strip with pads in it says which tokens have a place: the table knows them.
+    by_offset = isinstance(at.data, Strip) and at.data.placed is None
+    look = _of_strip(at.data) if by_offset else _of_table(at.bias())  # type: ignore[bad-argument-type]
     combine = operator.mul if at.encoding.operation == "multiply" else operator.add
 
     def modified(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:

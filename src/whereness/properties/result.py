@@ -139,7 +139,8 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.2g}" if abs(value) >= 1e-9 else "0"
+        text = f"{value:.2g}" if abs(value) >= 1e-9 else "0"
+        return text if len(text) <= 7 else f"{value:.0e}"
     return str(value)
 
 

@@ -141,7 +141,10 @@ class OffsetBias(PositionalEncoding):
     def bias_at(self, at: At) -> Tensor:
         if at.data is None:
             return self._by_positions(at.where.positions, at.where.keys)
-        return at.data.dense() if isinstance(at.data, Strip) else at.data
+        if not isinstance(at.data, Strip):
+            return at.data
+        dense = at.data.dense()
+        return dense if dense.dim() == 4 else dense[None]
 
     def _by_positions(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         q = checked_positions("q_positions", q_positions)

@@ -108,7 +108,7 @@ class Rotary(PositionalEncoding):
         self.pairing, self.rotary_side = pairing, rotary_side
         self._interleaved = pairing == "interleaved"
         start = 0 if rotary_side == "leading" else head_dim - rotary_dim
-        self._runs = (Run(start, 0, rotary_dim // 2),)
+        self._runs: tuple[Run, ...] = (Run(start, 0, rotary_dim // 2),)
 
     @property
     def frequencies(self) -> Tensor | tuple[Tensor, ...]:
@@ -216,10 +216,9 @@ class Rotary(PositionalEncoding):
         turned = at.data.queries
         cos, sin = self._tables_for(x, turned, inverse)
         if self._by_formula(cos):
-            part = self._rotary_part(x)
             # The gradient of a learned angle needs what stood here.
-            content = part.clone() if cos.requires_grad else part
-            part.copy_(self._turned_part(content, cos, sin, layout, inverse))
+            content = x.clone() if cos.requires_grad else x
+            x.copy_(self._by_torch(content, cos, sin, layout, inverse))
             return x
         for run in self._runs:
             view, tables = _heads_first(x, layout), run.of(cos, sin)
@@ -291,11 +290,6 @@ class Rotary(PositionalEncoding):
             )
         return x.shape[{"bhsd": 2, "bshd": 1, "thd": 0}[layout]]
 
-    def _rotary_part(self, x: Tensor) -> Tensor:
-        """The channels that turn, a view."""
-        start = 0 if self.rotary_side == "leading" else self.head_dim - self.rotary_dim
-        return x.narrow(-1, start, self.rotary_dim)
-
     def _turned(self, x: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:
         return self._all_turned((x,), (turned,), layout, inverse)[0]
 
@@ -338,13 +332,14 @@ class Rotary(PositionalEncoding):
     def _by_torch(
         self, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, inverse: bool
     ) -> Tensor:
-        part = self._turned_part(self._rotary_part(x), cos, sin, layout, inverse)
-        if self.rotary_dim == self.head_dim:
-            return part
-        rest = self.head_dim - self.rotary_dim
-        if self.rotary_side == "leading":
-            return torch.cat([part, x.narrow(-1, self.rotary_dim, rest)], -1)
-        return torch.cat([x.narrow(-1, 0, rest), part], -1)
+        pieces, done = [], 0
+        for run in self._runs:
+            part = x.narrow(-1, run.start, 2 * run.pairs)
+            turned = self._turned_part(part, *run.of(cos, sin), layout, inverse)
+            pieces += [x.narrow(-1, done, run.start - done), turned]
+            done = run.start + 2 * run.pairs
+        pieces.append(x.narrow(-1, done, self.head_dim - done))
+        return torch.cat([piece for piece in pieces if piece.shape[-1]], -1)
 
     def _turned_part(
         self, part: Tensor, cos: Tensor, sin: Tensor, layout: Layout, inverse: bool
