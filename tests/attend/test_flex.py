@@ -301,6 +301,7 @@ def held(function: object) -> list[Tensor]:
     return found
 
 
+@through_torch
 def test_score_mod_of_a_length_keeps_the_offsets_alone():
     numbers = [x.numel() for x in held(wn.score_mod(wn.ALiBi(8), 4096))]
     assert sorted(numbers) == [1, 8 * 8191]

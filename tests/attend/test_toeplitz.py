@@ -287,6 +287,7 @@ def cells() -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.untyped  # FlexAttention traces, and the hook on types is not for tracing
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("implementation", "encoding"), cells())
 @torch.no_grad()  # FlexAttention has no gradients on the CPU
