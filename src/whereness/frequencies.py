@@ -10,12 +10,18 @@ import math
 from decimal import Context, Decimal
 from functools import lru_cache
 
+import torch
+
 from whereness.checks import LARGEST_POSITION
+
+# Under compile too Python computes them, once, and not the graph: an encoding may be built there.
+constant_result = torch.compiler.assume_constant_result
 
 DIGITS = 50
 """Two floats hold 32; each of the products below loses at most one more in the last place."""
 
 
+@constant_result
 def geometric(base: float, divisor: int, count: int) -> tuple[float, ...]:
     """The frequencies, highest first for a base above 1: the nearest Python floats.
 
@@ -27,6 +33,7 @@ def geometric(base: float, divisor: int, count: int) -> tuple[float, ...]:
     return _parts(base, divisor, count)[0]
 
 
+@constant_result
 def geometric_low(base: float, divisor: int, count: int) -> tuple[float, ...]:
     """What the floats of `geometric` lack of the exact frequencies, as the nearest floats."""
     return _parts(base, divisor, count)[1]
