@@ -51,7 +51,7 @@ $(VENV)/.stamp: pyproject.toml constraints.txt Makefile $(NATIVE) $(MOVED)
 	$(INSTALL) --group build
 	$(INSTALL) --no-build-isolation --group lint --group test --editable '.[all]'
 	@# The finder of this install would go before PYTHONPATH; the path beside it is enough.
-	@sed -i '/^import _editable_/d' $(VENV)/lib/python*/site-packages/_*whereness*.pth
+	@sed -i.old '/^import _editable_/d' $(VENV)/lib/python*/site-packages/_*whereness*.pth
 	@echo '$(CURDIR)' > $@
 
 $(VENV)/.peers: $(VENV)/.stamp

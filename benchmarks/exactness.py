@@ -246,7 +246,7 @@ def versions() -> str:
     """What was measured, in a sentence."""
     names = dict.fromkeys(d for _, _, d in LIBRARIES if d != "whereness")
     each = ", ".join(f"{d} {importlib.metadata.version(d)}" for d in names)
-    kernels = "compiled kernels" if tables.compiled is not None else "nothing compiled"
+    kernels = "compiled kernels" if tables.NATIVE is not None else "nothing compiled"
     return f"whereness {wn.__version__} ({kernels}), {each}; torch {torch.__version__}, on the CPU."
 
 

@@ -4,7 +4,7 @@
 #include "kernels.h"
 
 NB_MODULE(_native, m) {
-  m.doc() = "Compiled kernels. Arguments are trusted: whereness.kernels.native checks them.";
+  m.doc() = "Compiled kernels. whereness.kernels calls them, and checks what they trust.";
   whereness::bind_rotary(m);
   whereness::bind_tables(m);
   whereness::bind_diagonals(m);

@@ -8,7 +8,6 @@
 // Axes: B batch, H heads, S tokens, D channels, P pairs. Strides count elements.
 #include <omp.h>
 #include <pthread.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -33,8 +32,6 @@ constexpr int64_t BLOCK_BYTES = 16 << 10;      // of the tables: half of a first
 constexpr int64_t AHEAD = 8;                   // rows
 constexpr int64_t LINE = 64;                   // bytes of a cache line
 constexpr int64_t LITTLE = 32 << 10;           // channels that one thread turns sooner than two
-constexpr int64_t HUGE_FROM = 32 << 20;        // bytes of an output worth large pages
-constexpr int64_t HUGE_PAGE = 2 << 20;
 
 // Threads of a parent are not there in a forked child, and OpenMP would wait for them forever.
 bool forked = false;
@@ -260,18 +257,11 @@ void turn_unit(const Job &job, int64_t unit) {
                                        (part + 1) * heads / job.head_blocks);
 }
 
-// Writing to fresh memory is mostly page faults: large pages make a fifth of the time of it.
 void ask_for_large_pages(const Job &job) {
-#ifdef MADV_HUGEPAGE
-  if (job.out == job.x || job.elements() * job.size() < HUGE_FROM) return;
+  if (job.out == job.x || !job.elements()) return;
   int64_t last = 0;
   for (int i = 0; i < 4; ++i) last += (job.sizes[i] - 1) * job.out_strides[i];
-  const uintptr_t begin = (uintptr_t(job.out) + HUGE_PAGE - 1) & -HUGE_PAGE;
-  const uintptr_t end = uintptr_t(job.out + (last + 1) * job.size()) & -HUGE_PAGE;
-  if (begin < end) madvise((void *)begin, end - begin, MADV_HUGEPAGE);  // advice: may fail
-#else
-  (void)job;
-#endif
+  prefer_large_pages(job.out, (last + 1) * job.size());
 }
 
 void turn_all(std::vector<Job> &jobs, int threads) {

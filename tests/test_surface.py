@@ -15,8 +15,8 @@ SNAPSHOT = Path(__file__).parent / "data" / "public_surface.txt"
 LAZY = sorted({*wn._MODULES, *wn._HOMES})
 OUTER = ("__main__", "cli", "lab", "auditor", "interop", "explorer", "pictures")
 """What may use the packages of an extra; all else is the core."""
-LATE = ("whereness.kernels.native", "whereness.kernels.triton_turn", "whereness.story.printing")
-"""Modules of the core that need more than torch, imported when used: a compiler, Triton, rich."""
+LATE = ("whereness.kernels.triton_turn", "whereness.story.printing")
+"""Modules of the core that need more than torch, imported when used: Triton, rich."""
 
 
 def test_the_public_names_are_those_of_the_snapshot():

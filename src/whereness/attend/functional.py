@@ -15,10 +15,8 @@ from whereness.attend.masks import checked_mask, checked_window
 from whereness.attend.request import Options
 from whereness.checks import require_bool, require_choice, require_floating
 from whereness.encoding import At, Features, PositionalEncoding, as_encoding
+from whereness.layouts import LAYOUTS, Layout, as_given, heads_first
 from whereness.where import Where
-
-Layout = Literal["bhsd", "bshd", "thd"]
-
 
 # With the weights a pair comes back; type checkers are told when.
 
@@ -134,7 +132,7 @@ def attention(
         ValueError: shapes that do not fit, S > T when causal, an encoding that joins tokens
             (a `site`), an encoding of other head sizes, positions that are missing or do not fit.
     """
-    require_choice("layout", layout, ("bhsd", "bshd", "thd"))
+    require_choice("layout", layout, LAYOUTS)
     q, k, v = (_to_heads_first(n, t, layout) for n, t in (("q", q), ("k", k), ("v", v)))
     check_heads(q, k, v)
     encoding = as_encoding(encoding)
@@ -158,7 +156,7 @@ def attention(
     turned_q, turned_k = encoding.queries_keys(q, k, at, features)
     turned = (turned_q, turned_k, encoding.values(v, at))
     out, weights = attend(turned, (q, k), encoding, at, options, features)
-    out = _from_heads_first(out, layout)
+    out = as_given(out, layout)
     return out if weights is None else (out, weights)
 
 
@@ -244,12 +242,4 @@ def _to_heads_first(name: str, x: Tensor, layout: Layout) -> Tensor:
         raise ValueError(
             f"{name} in layout {layout!r} must have {axes} axes, got {tuple(x.shape)}."
         )
-    if layout == "thd":
-        return x.transpose(0, 1)[None]
-    return x.transpose(1, 2) if layout == "bshd" else x
-
-
-def _from_heads_first(x: Tensor, layout: Layout) -> Tensor:
-    if layout == "thd":
-        return x[0].transpose(0, 1)
-    return x.transpose(1, 2) if layout == "bshd" else x
+    return heads_first(x, layout)

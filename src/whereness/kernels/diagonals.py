@@ -10,22 +10,11 @@ i + j numbers. The compiled kernel does all in one pass; without it plain torch 
 Axes: N heads, R queries, K keys.
 """
 
-import importlib
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-
-def _compiled() -> Any:
-    try:
-        return importlib.import_module("whereness.kernels._native")
-    except ImportError:  # installed where there was no compiler
-        return None
-
-
-NATIVE = _compiled()
+from whereness.kernels.compiled import NATIVE
 
 
 def form_(

@@ -1,6 +1,6 @@
 """Turning pairs of channels in compiled code, on the CPU: equal to `reference`, bit for bit.
 
-Importing this module needs the compiled one, `_native`, built where a compiler was at hand.
+It needs the compiled module, built where a compiler was at hand.
 """
 
 from collections.abc import Sequence
@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# After torch: the compiled module then shares torch's OpenMP library, and its threads.
-from whereness.kernels import _native
+from whereness.kernels.compiled import NATIVE
 
 Tables = tuple[Tensor, Tensor]
 
@@ -38,7 +37,7 @@ def rotate(
         if pair is not last:  # queries and keys mostly share theirs
             last, told_tables = pair, (_told(pair[0]), _told(pair[1]))
         jobs.append((told, told if out is x else _told(out), *told_tables))
-    _native.rotate(jobs, start, interleaved, transposed, torch.get_num_threads())
+    NATIVE.rotate(jobs, start, interleaved, transposed, torch.get_num_threads())
 
 
 def _told(t: Tensor) -> tuple:

@@ -27,6 +27,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 
+from whereness.kernels.compiled import NATIVE
 from whereness.kernels.reference import turned_part
 
 Tables = tuple[Tensor, Tensor]
@@ -108,7 +109,7 @@ def using(name: str) -> Generator[None]:
 def _chosen(device_type: str) -> tuple[str, str]:
     """The backend of a kind of device and, if it is plain torch, why."""
     if device_type == "cpu":
-        if find_spec("whereness.kernels._native") is None:
+        if NATIVE is None:
             return "reference", "whereness was installed without its compiled kernels"
         return "native", ""
     if device_type == "cuda":

@@ -20,10 +20,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-try:
-    from whereness.kernels import _native as compiled  # type: ignore[missing-module-attribute]
-except ImportError:
-    compiled: Any = None
+from whereness.kernels.compiled import NATIVE
 
 _LIBRARY = torch.library.Library("whereness", "FRAGMENT")
 _LIBRARY.define(
@@ -73,7 +70,7 @@ def _is_compiled_for(
     """The compiled kernel has no gradient, and no other program could run a file that names it."""
     learned = torch.is_grad_enabled() and (coordinates.requires_grad or high.requires_grad)
     return (
-        compiled is not None
+        NATIVE is not None
         and coordinates.device.type == high.device.type == "cpu"
         and dtype == torch.float32
         and not isinstance(amplitude, Tensor)
@@ -105,7 +102,7 @@ def _on_cpu(
         low = _in_three_axes(low.expand(high.shape).reshape(shape).contiguous(), cos.shape)
     high = _in_three_axes(high.reshape(shape).contiguous(), cos.shape)
     coordinates = _in_three_axes(coordinates.to(torch.float64), cos.shape)
-    compiled.cos_sin(
+    NATIVE.cos_sin(
         coordinates.data_ptr(),
         coordinates.stride(),
         high.data_ptr(),

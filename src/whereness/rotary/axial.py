@@ -223,9 +223,7 @@ class AxialRoPE(Rotary):
         return placed.index_select(-1, of_pair)
 
     def rounded(self, positions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        kind = type(self)
-        # A subclass with angles of its own is asked for them.
-        if kind.angles is not AxialRoPE.angles or kind.cos_sin is not Rotary.cos_sin:
+        if not self._asks(AxialRoPE):
             return super().rounded(positions, lengths)
         high = constants(self._frequency_of_pair, positions.device)
         cos, sin = cos_sin_of_pairs(self._coordinates(positions), high)

@@ -27,12 +27,13 @@ from whereness.checks import (
     told,
 )
 from whereness.encoding import At, Features, PositionalEncoding
+from whereness.kernels.reference import turned_part
 from whereness.kernels.rotary import rotate, rotate_
+from whereness.layouts import LAYOUTS, Layout, as_given, heads_first
 from whereness.rotary.lengths import lengths_of
-from whereness.rotary.pairing import PAIRINGS, Pairing, turn
+from whereness.rotary.pairing import PAIRINGS, Pairing
 from whereness.where import Where, filled
 
-Layout = Literal["bhsd", "bshd", "thd"]
 Side = Literal["leading", "trailing"]
 HEADS_AXIS = {"bhsd": 1, "bshd": 2, "thd": 1}
 
@@ -136,6 +137,11 @@ class Rotary(PositionalEncoding):
         cos, sin = self.cos_sin(positions, lengths)
         return cos.float(), sin.float()
 
+    def _asks(self, kind: type["Rotary"]) -> bool:
+        """No subclass of `kind` has angles of its own, which `kind` would not ask for."""
+        mine = type(self)
+        return mine.angles is kind.angles and mine.cos_sin is kind.cos_sin
+
     def exactly(self, turned: Turn) -> Table:
         """The tables of a turn in float64."""
         placed, absent = filled(turned.positions, self.num_axes)
@@ -221,7 +227,7 @@ class Rotary(PositionalEncoding):
             x.copy_(self._by_torch(content, cos, sin, layout, inverse))
             return x
         for run in self._runs:
-            view, tables = _heads_first(x, layout), run.of(cos, sin)
+            view, tables = heads_first(x, layout), run.of(cos, sin)
             rotate_([view], [tables], run.start, self._interleaved, inverse)
         return x
 
@@ -252,7 +258,7 @@ class Rotary(PositionalEncoding):
     def _located(
         self, where: Where | At | Tensor | None, inputs: dict[str, Tensor], layout: Layout
     ) -> At:
-        require_choice("layout", layout, ("bhsd", "bshd", "thd"))
+        require_choice("layout", layout, LAYOUTS)
         lengths = [self._checked_length(name, x, layout) for name, x in inputs.items()]
         if where is None:
             if self.num_axes > 1:
@@ -303,15 +309,14 @@ class Rotary(PositionalEncoding):
                     self._by_torch(x, cos, sin, layout, inverse)
                     for x, (cos, sin) in zip(xs, tables, strict=True)
                 )
-        heads_first = layout == "bhsd"
-        views = xs if heads_first else [_heads_first(x, layout) for x in xs]
+        views: Sequence[Tensor] = [heads_first(x, layout) for x in xs]
         if len(self._runs) == 1:
             views = rotate(views, tables, self._runs[0].start, self._interleaved, inverse)
         else:
             for run in self._runs:
                 parts = [run.of(cos, sin) for cos, sin in tables]
                 views = rotate(views, parts, run.start, self._interleaved, inverse)
-        return tuple(views) if heads_first else tuple(_as_given(x, layout) for x in views)
+        return tuple(as_given(x, layout) for x in views)
 
     def _tables_for(self, x: Tensor, turned: Turn, inverse: bool) -> tuple[Tensor, Tensor]:
         """cos and sin of the type that x is turned in; with `inverse` for a turn back."""
@@ -332,21 +337,15 @@ class Rotary(PositionalEncoding):
     def _by_torch(
         self, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, inverse: bool
     ) -> Tensor:
+        x = heads_first(x, layout)
         pieces, done = [], 0
         for run in self._runs:
-            part = x.narrow(-1, run.start, 2 * run.pairs)
-            turned = self._turned_part(part, *run.of(cos, sin), layout, inverse)
+            tables = run.of(cos, sin)
+            turned = turned_part(x, *tables, run.start, self._interleaved, inverse)
             pieces += [x.narrow(-1, done, run.start - done), turned]
             done = run.start + 2 * run.pairs
         pieces.append(x.narrow(-1, done, self.head_dim - done))
-        return torch.cat([piece for piece in pieces if piece.shape[-1]], -1)
-
-    def _turned_part(
-        self, part: Tensor, cos: Tensor, sin: Tensor, layout: Layout, inverse: bool
-    ) -> Tensor:
-        dtype, heads = cos.dtype, part.shape[HEADS_AXIS[layout]]
-        cos, sin = (_laid_out(t, heads, layout) for t in (cos, sin))
-        return turn(part.to(dtype), cos, -sin if inverse else sin, self.pairing).to(part.dtype)
+        return as_given(torch.cat([p for p in pieces if p.shape[-1]], -1), layout)
 
     def _dtype_of_turning(self, dtype: torch.dtype) -> torch.dtype:
         return torch.float64 if dtype == torch.float64 else torch.float32
@@ -375,26 +374,3 @@ def _still(cos: Tensor, sin: Tensor, absent: Tensor) -> Table:
     """The tables with tokens that have no place (..., S) turned by nothing."""
     absent = absent[..., None, None]
     return Table(cos.masked_fill(absent, 1.0), sin.masked_fill(absent, 0.0))
-
-
-def _heads_first(x: Tensor, layout: Layout) -> Tensor:
-    """A view (B, H, S, D)."""
-    if layout == "thd":
-        return x.transpose(0, 1)[None]
-    return x.transpose(1, 2) if layout == "bshd" else x
-
-
-def _as_given(x: Tensor, layout: Layout) -> Tensor:
-    """A view (B, H, S, D) in the caller's layout."""
-    if layout == "thd":
-        return x[0].transpose(0, 1)
-    return x.transpose(1, 2) if layout == "bshd" else x
-
-
-def _laid_out(table: Tensor, heads: int, layout: Layout) -> Tensor:
-    """(B, S, H or 1, P) in the order of a tensor with `heads` heads; a group shares its table."""
-    if table.shape[2] not in (1, heads):
-        table = table.repeat_interleave(heads // table.shape[2], 2)
-    if layout == "thd":
-        return table[0]
-    return table.transpose(1, 2) if layout == "bhsd" else table

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor
 
 from whereness.checks import require_at_least, require_choice, require_int, require_number
@@ -131,10 +131,8 @@ class DINOv3RoPE(AxialRoPE):
             where, positions=moved(where.positions), k_positions=moved(where.k_positions)
         )
 
-    def angles(
-        self, positions: Shaped[Tensor, "..."], lengths: Tensor | None = None
-    ) -> Float[Tensor, "... P"]:
-        return super().angles(_real(positions), lengths)
+    def _coordinates(self, positions: Tensor) -> Tensor:
+        return super()._coordinates(_real(positions))
 
 
 def _checked(name: str, value: float | None, minimum: float) -> float | None:

@@ -132,10 +132,7 @@ class RoPE(Rotary):
         return cos * amplitude, sin * amplitude
 
     def rounded(self, positions: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        kind = type(self)
-        # A subclass with angles of its own is asked for them.
-        own = kind.angles is not RoPE.angles or kind.cos_sin is not RoPE.cos_sin
-        if own or self.compat is not None:
+        if self.compat is not None or not self._asks(RoPE):
             return super().rounded(positions, lengths)
         high, low = self._spectrum(lengths, positions.device), None
         if self.scaling is None and not self.learned:
