@@ -64,7 +64,7 @@ def ours(positions: list[int], dtype: torch.dtype) -> Turned:
 
 def ours_in_torch(positions: list[int], dtype: torch.dtype) -> Turned:
     """The same where nothing is compiled."""
-    with mock.patch.object(tables, "compiled", None):
+    with mock.patch.object(tables, "NATIVE", None):
         return ours(positions, dtype)
 
 
