@@ -132,3 +132,14 @@ def test_the_core_imports_without_the_packages_of_the_extras():
 )
 def test_an_encoding_tells_what_it_was_made_with(encoding, text):
     assert repr(encoding()) == text
+
+
+@pytest.mark.untyped
+def test_no_public_name_brings_torchs_compiler():
+    """It takes longer to import than torch itself."""
+    code = (
+        "import sys, whereness as wn; names = [getattr(wn, n) for n in wn.__all__]; "
+        "wn.RoPE(8); print(len(names) > 30, 'torch._dynamo' in sys.modules)"
+    )
+    done = python("-c", code)
+    assert done.stdout.split() == ["True", "False"], done.stderr

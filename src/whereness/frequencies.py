@@ -7,21 +7,31 @@ Units: radians per token.
 """
 
 import math
+from collections.abc import Callable
 from decimal import Context, Decimal
 from functools import lru_cache
-
-import torch
+from typing import ParamSpec, TypeVar
 
 from whereness.checks import LARGEST_POSITION
 
-# Under compile too Python computes them, once, and not the graph: an encoding may be built there.
-constant_result = torch.compiler.assume_constant_result
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 DIGITS = 50
 """Two floats hold 32; each of the products below loses at most one more in the last place."""
 
 
-@constant_result
+def _constant_in_graphs(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Under compile Python calls it, once, and not the graph: an encoding may be built there.
+
+    This is all that torch.compiler.assume_constant_result does but for importing torch's compiler,
+    which takes longer than importing torch.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[missing-attribute] # noqa: SLF001
+    return function
+
+
+@_constant_in_graphs
 def geometric(base: float, divisor: int, count: int) -> tuple[float, ...]:
     """The frequencies, highest first for a base above 1: the nearest Python floats.
 
@@ -33,7 +43,7 @@ def geometric(base: float, divisor: int, count: int) -> tuple[float, ...]:
     return _parts(base, divisor, count)[0]
 
 
-@constant_result
+@_constant_in_graphs
 def geometric_low(base: float, divisor: int, count: int) -> tuple[float, ...]:
     """What the floats of `geometric` lack of the exact frequencies, as the nearest floats."""
     return _parts(base, divisor, count)[1]
