@@ -1,0 +1,1 @@
+"""The auditor: finds positional faults in checkpoints, configs and live models."""

@@ -1,0 +1,73 @@
+"""What is audited, as the checks see it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from whereness.auditor.findings import Compared, Finding, NotChecked, Report
+from whereness.interop.config.files import Source
+from whereness.interop.config.parts import Part, parts_of
+from whereness.interop.config.reader import Layers, layers_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from whereness.auditor.weights import Weights
+
+
+@dataclass
+class Subject:
+    """A target: any of its config, its weights and the live model may be missing.
+
+    inputs: keyword arguments of a forward pass, where the model's own cannot be guessed; or a
+    callable that makes them, (batch, tokens) -> dict. layers: the only ones to look at.
+    """
+
+    name: str
+    report: Report
+    source: Source | None = None
+    weights: "Weights | None" = None
+    model: "nn.Module | None" = None
+    inputs: "Mapping[str, Any] | Callable[[int, int], Mapping[str, Any]] | None" = None
+    text: bytes | None = None
+    layers: frozenset[int] | None = None
+    shared: dict[str, Any] = field(default_factory=dict)
+    """What one check has made and others use: the driver, the capture."""
+
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        """Parts of the config by name; ValueError where it cannot be read."""
+        return {} if self.source is None else parts_of(self.source)
+
+    @cached_property
+    def expected(self) -> dict[str, Layers]:
+        """What the config gives the layers of each part that can be said; others are missing."""
+        found = {}
+        for name, part in self.parts.items():
+            try:
+                found[name] = layers_of(part)
+            except (ValueError, TypeError):
+                continue  # the config check says why
+        return found
+
+    def wants(self, layer: int | None) -> bool:
+        """Whether this layer is to be looked at."""
+        return self.layers is None or layer is None or layer in self.layers
+
+    def found(self, finding: Finding) -> None:
+        """Report a finding."""
+        if self.wants(finding.layer):
+            self.report.findings.append(finding)
+
+    def compared(self, check: str, what: str, layer: int | None = None, where: str = "") -> None:
+        """Say that something was measured against an expectation."""
+        if self.wants(layer):
+            said = Compared(check=check, what=what, layer=layer, where=where)
+            self.report.compared.append(said)
+
+    def not_checked(self, check: str, why: str, layer: int | None = None, where: str = "") -> None:
+        """Say that something could not be measured, or had no expectation."""
+        if self.wants(layer):
+            said = NotChecked(check=check, why=why, layer=layer, where=where)
+            self.report.not_checked.append(said)
