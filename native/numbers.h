@@ -58,12 +58,12 @@ WHERENESS_INLINE float widen(float16 x) {
 WHERENESS_INLINE void narrow(float x, float &out) { out = x; }
 WHERENESS_INLINE void narrow(double x, double &out) { out = x; }
 
-WHERENESS_INLINE uint32_t bfloat16_bits(float x) {
+// The nearest bfloat16 in the upper half; the lower half is anything.
+WHERENESS_INLINE uint32_t rounded(float x) {
   const uint32_t bits = as_bits(x);
-  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  return x != x ? 0x7fc0 : rounded;
+  return x != x ? 0x7fc00000u : bits + 0x7fff + ((bits >> 16) & 1);
 }
-WHERENESS_INLINE void narrow(float x, bfloat16 &out) { out.bits = uint16_t(bfloat16_bits(x)); }
+WHERENESS_INLINE void narrow(float x, bfloat16 &out) { out.bits = uint16_t(rounded(x) >> 16); }
 
 WHERENESS_INLINE void narrow(float x, float16 &out) {
   const uint32_t bits = as_bits(x), magnitude = bits & 0x7fffffff;
