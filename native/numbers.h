@@ -25,17 +25,16 @@ struct Wide<double> {
 
 #define WHERENESS_INLINE inline __attribute__((always_inline))
 
-WHERENESS_INLINE float as_float(uint32_t bits) {
-  float f;
-  std::memcpy(&f, &bits, sizeof f);
-  return f;
+// The same bits as a number of another type.
+template <class To, class From>
+WHERENESS_INLINE To bits_as(From x) {
+  static_assert(sizeof(To) == sizeof(From));
+  To y;
+  std::memcpy(&y, &x, sizeof y);
+  return y;
 }
-
-WHERENESS_INLINE uint32_t as_bits(float f) {
-  uint32_t bits;
-  std::memcpy(&bits, &f, sizeof bits);
-  return bits;
-}
+WHERENESS_INLINE float as_float(uint32_t bits) { return bits_as<float>(bits); }
+WHERENESS_INLINE uint32_t as_bits(float x) { return bits_as<uint32_t>(x); }
 
 WHERENESS_INLINE float widen(float x) { return x; }
 WHERENESS_INLINE double widen(double x) { return x; }

@@ -4,8 +4,7 @@
 //   - Blocks of tokens, all heads inside: a block's rows of the tables stay in the cache.
 //   - Inside a block, heads or tokens first, as the strides of the tensor have it; two heads at a
 //     time where tokens are first.
-//   - Rows are fetched 16 ahead into the second-level cache (into the first took up to half as long
-//     again): the processor's own prefetcher loses rows of partial width.
+//   - Rows are fetched ahead: the processor's own prefetcher loses rows of partial width.
 #include "rotary.h"
 
 #include <omp.h>
@@ -14,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "float16.h"
 #include "rows.h"
 
 namespace whereness {
@@ -38,11 +38,6 @@ WHERENESS_TURNERS(turn_bfloat16, bfloat16)
 WHERENESS_TURNERS(turn_float16, float16)
 
 namespace {
-
-void turn_f16c_half(const Run &r) { turn_run<float16, false, 1>(r, turn_half_f16c); }
-void turn_f16c_half_2(const Run &r) { turn_run<float16, false, 2>(r, turn_half_f16c); }
-void turn_f16c_interleaved(const Run &r) { turn_run<float16, true, 1>(r, turn_interleaved_f16c); }
-void turn_f16c_interleaved_2(const Run &r) { turn_run<float16, true, 2>(r, turn_interleaved_f16c); }
 
 #define WHERENESS_TURNER(name) \
   { {name##_half, name##_half_2}, {name##_interleaved, name##_interleaved_2} }

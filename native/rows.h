@@ -6,14 +6,19 @@
 #include <cstring>
 #include <type_traits>
 
-#include "float16.h"
 #include "kernels.h"
 #include "numbers.h"
 
 namespace whereness {
 
-constexpr int64_t AHEAD = 16;  // rows
 constexpr int64_t LINE = 64;  // bytes of a cache line
+
+// How many rows ahead to fetch, and into which cache (3 the first, 2 the second): measured. Fetching
+// float32 from memory into the first took up to half as long again.
+template <class T>
+constexpr int64_t AHEAD = sizeof(T) < 4 ? 8 : 16;
+template <class T>
+constexpr int CACHE = sizeof(T) < 4 ? 3 : 2;
 
 // Rows of one head (tokens follow each other) or of one token (heads do). Two heads may be turned
 // together: a row of the tables is then read once for both, which took a third off the whole.
@@ -102,9 +107,21 @@ WHERENESS_INLINE void turn_row_by_twos(const Rows<bfloat16, lanes> &rows, const 
   turn_row<bfloat16, false, lanes>(rows, cos, sin, pairs / 2 * 2, pairs, sign);
 }
 
-// `by`: turns a row of float16 in another way than turn_row.
+// How a row is turned; there is another way for float16.
 template <class T, bool interleaved, int lanes>
-WHERENESS_INLINE void turn_run(const Run &r, TurnFloat16 *by = nullptr) {
+struct Plainly {
+  using W = typename Wide<T>::type;
+  static WHERENESS_INLINE void turn(const Rows<T, lanes> &rows, const W *cos, const W *sin,
+                                    int64_t pairs, W sign) {
+    if constexpr (std::is_same_v<T, bfloat16> && FIRST_IS_LOW)
+      turn_row_by_twos<interleaved, lanes>(rows, cos, sin, pairs, sign);
+    else
+      turn_row<T, interleaved, lanes>(rows, cos, sin, 0, pairs, sign);
+  }
+};
+
+template <class T, bool interleaved, int lanes, class How = Plainly<T, interleaved, lanes>>
+WHERENESS_INLINE void turn_run(const Run &r) {
   using W = typename Wide<T>::type;
   const W sign = r.transposed ? -1 : 1;
   const int64_t turned = 2 * r.pairs * int64_t(sizeof(T));
@@ -112,13 +129,15 @@ WHERENESS_INLINE void turn_run(const Run &r, TurnFloat16 *by = nullptr) {
   const int64_t from = in_place ? r.before : 0;
   const int64_t to = r.before + turned + (in_place ? 0 : r.after);
   for (int64_t i = 0; i < r.count; ++i) {
-    const int64_t later = i + AHEAD;
+    const int64_t later = i + AHEAD<T>;
     const char *soon =
         later < r.count ? r.x + later * r.x_step : r.next + (later - r.count) * r.x_step;
     Rows<T, lanes> rows;
     for (int lane = 0; lane < lanes; ++lane) {
       for (int64_t at = from; at < to; at += LINE)
-        __builtin_prefetch(soon + lane * r.x_lane + at, 0, 2);
+        __builtin_prefetch(soon + lane * r.x_lane + at, 0, CACHE<T>);
+      for (int64_t at = 0; !in_place && at < to; at += LINE)  // to be written: another fetch
+        __builtin_prefetch(r.out + later * r.out_step + lane * r.out_lane + at, 1, CACHE<T>);
       const char *x = r.x + i * r.x_step + lane * r.x_lane;
       char *out = r.out + i * r.out_step + lane * r.out_lane;
       if (!in_place && r.before) std::memcpy(out, x, r.before);
@@ -127,15 +146,7 @@ WHERENESS_INLINE void turn_run(const Run &r, TurnFloat16 *by = nullptr) {
       rows.x[lane] = (const T *)x, rows.out[lane] = (T *)out;
     }
     const W *cos = (const W *)(r.cos + i * r.cos_step), *sin = (const W *)(r.sin + i * r.sin_step);
-    if constexpr (std::is_same_v<T, bfloat16> && FIRST_IS_LOW) {
-      turn_row_by_twos<interleaved, lanes>(rows, cos, sin, r.pairs, sign);
-    } else if constexpr (std::is_same_v<T, float16>) {
-      for (int lane = 0; by != nullptr && lane < lanes; ++lane)
-        by(rows.x[lane], rows.out[lane], cos, sin, r.pairs, sign);
-      if (by == nullptr) turn_row<T, interleaved, lanes>(rows, cos, sin, 0, r.pairs, sign);
-    } else {
-      turn_row<T, interleaved, lanes>(rows, cos, sin, 0, r.pairs, sign);
-    }
+    How::turn(rows, cos, sin, r.pairs, sign);
   }
 }
 

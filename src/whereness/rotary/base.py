@@ -19,6 +19,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.checks import (
+    FLOATING_TYPES,
     require_bool,
     require_choice,
     require_floating,
@@ -269,10 +270,7 @@ class Rotary(PositionalEncoding):
         if at.encoding is not self:
             raise ValueError("These positions were prepared for another encoding.")
         for name, x in inputs.items():
-            turned = at.data.keys if name == "k" else at.data.queries
-            self._check_fit(name, self._checked_shape(name, x, axes), turned, axes)
-            if turned.cos.device != x.device:
-                raise ValueError(f"Positions must be on {x.device}, got {turned.cos.device}.")
+            self._check_fit(name, x, at.data.keys if name == "k" else at.data.queries, axes)
         return at
 
     def _prepared(self, where: Where | Tensor | None, inputs: dict[str, Tensor], axes: Axes) -> At:
@@ -297,7 +295,8 @@ class Rotary(PositionalEncoding):
         return self.prepare(where)
 
     def _checked_shape(self, name: str, x: Tensor, axes: Axes) -> torch.Size:
-        require_floating(name, x)
+        if not isinstance(x, Tensor) or x.dtype not in FLOATING_TYPES:
+            require_floating(name, x)
         shape = x.shape
         if len(shape) != axes.count:
             raise ValueError(
@@ -310,8 +309,10 @@ class Rotary(PositionalEncoding):
             )
         return shape
 
-    def _check_fit(self, name: str, shape: torch.Size, turned: Turn, axes: Axes) -> None:
-        batch, tokens, heads, _ = turned.cos.shape
+    def _check_fit(self, name: str, x: Tensor, turned: Turn, axes: Axes) -> None:
+        shape = self._checked_shape(name, x, axes)
+        cos = turned.cos
+        batch, tokens, heads, _ = cos.shape
         if tokens != shape[axes.tokens]:
             raise ValueError(
                 f"Positions must match the tokens of {name}: needed {shape[axes.tokens]}, got "
@@ -326,6 +327,8 @@ class Rotary(PositionalEncoding):
                 f"{name} must have a multiple of the {heads} heads that turn differently, got "
                 f"{tuple(shape)}."
             )
+        if cos.device != x.device:
+            raise ValueError(f"Positions must be on {x.device}, got {cos.device}.")
 
     def _turned(self, x: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:
         return self._all_turned((x,), (turned,), layout, inverse)[0]
