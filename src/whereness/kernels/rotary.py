@@ -218,15 +218,19 @@ def _rotate_in_place_fake(xs: list[Tensor], *_how: Any) -> None:
 
 
 class _Turning(torch.autograd.Function):
-    """The operator as autograd sees it; backward gives the operator again, transposed."""
+    """The operator as autograd sees it; backward gives the operator again, transposed.
+
+    The tables are kept as they are and not as saved tensors, which the first of two separate
+    backward passes, from the queries and from the keys, would free for the second.
+    """
 
     @staticmethod
-    def forward(ctx: Any, below: Callable, how: tuple, count: int, *tensors: Tensor) -> tuple:
-        xs, tables = tensors[:count], tensors[count:]
-        ctx.how, ctx.count = how, count
-        ctx.save_for_backward(*tables)
+    def forward(
+        ctx: Any, below: Callable, how: tuple, tables: Sequence[Tables], *xs: Tensor
+    ) -> tuple:
+        ctx.how, ctx.tables = how, tables
         ctx.set_materialize_grads(False)  # an output that nobody used costs nothing
-        outs = tuple(below(xs, _paired(tables), *how))
+        outs = tuple(below(xs, tables, *how))
         fixed = [y for x, y in zip(xs, outs, strict=True) if not x.requires_grad]
         ctx.mark_non_differentiable(*fixed)
         return outs
@@ -234,25 +238,17 @@ class _Turning(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple:
         start, interleaved, transposed = ctx.how
-        tables = _paired(ctx.saved_tensors)
         there = {i: g for i, g in enumerate(grads) if g is not None and ctx.needs_input_grad[3 + i]}
-        of_those = [tables[i] for i in there]
+        of_those = [ctx.tables[i] for i in there]
         turned = rotate(list(there.values()), of_those, start, interleaved, not transposed)
         found = dict(zip(there, turned, strict=True))
-        of_xs = [found.get(i) for i in range(ctx.count)]
-        return (None, None, None, *of_xs, *[None] * (2 * ctx.count))
-
-
-def _paired(flat: Sequence[Tensor]) -> list[Tables]:
-    """cos, sin, cos, sin, ... as tables."""
-    return list(zip(flat[::2], flat[1::2], strict=True))
+        return (None, None, None, *(found.get(i) for i in range(len(grads))))
 
 
 def _record(below: Callable, xs: Sequence[Tensor], tables: Sequence[Tables], how: tuple) -> tuple:
-    flat = [t for pair in tables for t in pair]
     # Not Function.apply: this is one level of autograd, torch.func's or the only one.
     apply: Callable = super(torch.autograd.Function, _Turning).apply  # type: ignore[missing-attribute]
-    return apply(below, how, len(xs), *xs, *flat)
+    return apply(below, how, tables, *xs)
 
 
 def _rotate_autograd(
