@@ -125,6 +125,18 @@ def test_outputs_lie_in_any_order_of_memory(dtype):
             assert_rounded_once(found, expected, added)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_numbers_that_are_none_stay_so(dtype):
+    """Every pattern of bits of a NaN in half types, and infinities: as the formula has them."""
+    bits = torch.arange(2**15, dtype=torch.int16).repeat(2)
+    bits[2**15 :] -= 2**15  # those with a sign
+    x = (bits.view(dtype) if dtype.itemsize == 2 else bits.view(torch.bfloat16).to(dtype)).clone()
+    x = x[~x.isfinite()].repeat_interleave(2)[None, None, None]
+    ones = torch.ones(1, 1, 1, x.shape[-1] // 2, dtype=tables_of(1, 1, 1, 1, dtype)[0].dtype)
+    (out,) = rotate([x], [(ones, 0 * ones)], 0, True, False)
+    assert torch.equal(out.isnan(), torch.ones_like(x, dtype=torch.bool))  # inf - 0 * inf
+
+
 @pytest.mark.parametrize("interleaved", [False, True], ids=["half", "interleaved"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_long_tensors_and_any_thread_count_give_the_same_bits(dtype, interleaved):
