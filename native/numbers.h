@@ -57,10 +57,11 @@ WHERENESS_INLINE float widen(float16 x) {
 WHERENESS_INLINE void narrow(float x, float &out) { out = x; }
 WHERENESS_INLINE void narrow(double x, double &out) { out = x; }
 
-// The nearest bfloat16 in the upper half; the lower half is anything.
+// The nearest bfloat16 in the upper half; the lower half is anything. What is not a number stays so:
+// those of bfloat16 and of arithmetic have nothing in the lower half that could carry.
 WHERENESS_INLINE uint32_t rounded(float x) {
   const uint32_t bits = as_bits(x);
-  return x != x ? 0x7fc00000u : bits + 0x7fff + ((bits >> 16) & 1);
+  return bits + 0x7fff + ((bits >> 16) & 1);
 }
 WHERENESS_INLINE void narrow(float x, bfloat16 &out) { out.bits = uint16_t(rounded(x) >> 16); }
 
