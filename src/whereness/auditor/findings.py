@@ -12,8 +12,8 @@ from whereness import __version__
 from whereness.auditor.kinds import TEACHING
 
 SCHEMA = 1
-"""Version of what `Report.to_dict` gives, which `schema.json` describes: counts up when a key goes or
-changes its meaning. New keys may come without."""
+"""Version of what `Report.to_dict` gives, which `schema.json` describes: counts up when a key goes
+or changes its meaning. New keys may come without."""
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
