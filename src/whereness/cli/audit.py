@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Generator
@@ -60,7 +59,7 @@ def run(options: Options) -> int:
         writable(path)
     from whereness.auditor.run import audit
 
-    with stdout_elsewhere(), progress() as advanced:
+    with progress() as advanced:
         report = audit(
             options.target,
             config=options.config,
@@ -114,8 +113,8 @@ def writable(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def progress() -> Generator[Callable[[str, int, int], None] | None]:
-    """A bar on stderr if that is a terminal; to be told the check that begins, and how many ran."""
+def progress() -> Generator[Callable[[int, int, str], None] | None]:
+    """A bar on stderr if that is a terminal: told how many checks ran, of how many, and the next."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
@@ -123,34 +122,11 @@ def progress() -> Generator[Callable[[str, int, int], None] | None]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
         task = bars.add_task("reading", total=None)
 
-        def advanced(check: str, done: int, total: int) -> None:
+        def advanced(done: int, total: int, check: str) -> None:
             bars.update(task, description=check, completed=done, total=total)
 
         yield advanced
-
-
-@contextlib.contextmanager
-def stdout_elsewhere() -> Generator[None]:
-    """Send to stderr what code of a target prints, be it by Python, C or a child process."""
-    with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as around:
-        try:
-            sys.__stdout__.flush()
-            kept = os.dup(1)
-            around.callback(os.close, kept)
-            os.dup2(2, 1)
-            around.callback(os.dup2, kept, 1)
-            around.callback(flush_c)
-        except (AttributeError, OSError, ValueError):
-            pass  # stdout or stderr is closed: there is nothing to keep clean
-        yield
-
-
-def flush_c() -> None:
-    """Write out what C code has printed: else it would come when the process ends."""
-    import ctypes
-
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).fflush(None)
