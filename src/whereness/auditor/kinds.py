@@ -63,8 +63,8 @@ TEACHING = {
         "its angles may not.",
         "Frequencies lie in a buffer that `.to(bfloat16)` rounds, positions are made in a half "
         "type, or a matrix product forms the angles with ten bits of mantissa.",
-        "bfloat16 cannot tell position 256 from 257: near tokens are fine, and far ones melt "
-        "together; a model in float32 shows nothing.",
+        "In float32 nothing shows; bfloat16 cannot tell position 256 from 257, so near tokens "
+        "are fine and far ones melt together.",
     ),
     "K07": Teaching(
         "A table of positions is computed, so it must come out the same after any way of making "

@@ -100,11 +100,12 @@ def speeds_said(speeds: Sequence[float] | None) -> str:
         told = f"base {number(float(f'{base:.5g}'))}"
         return told if abs(slowed - 1) < GEOMETRIC else f"{told}, {times(slowed)}"
     turning = [abs(speed) for speed in speeds if speed and math.isfinite(speed)]
-    if not turning:
-        return "0 rad/token"
-    still = f", {len(speeds) - len(turning)} still" if len(turning) < len(speeds) else ""
-    low, high = number(min(turning)), number(max(turning))
-    return f"{low} to {high} rad/token{still}" if low != high else f"{low} rad/token{still}"
+    unread = sum(not math.isfinite(speed) for speed in speeds)
+    low, high = (number(of(turning, default=0.0)) for of in (min, max))
+    told = [f"{low} rad/token" if low == high else f"{low} to {high} rad/token"]
+    if turning and (still := len(speeds) - len(turning) - unread):
+        told.append(f"{still} still")
+    return ", ".join([*told, f"{unread} unreadable"] if unread else told)
 
 
 def times(slowed: float) -> str:

@@ -114,7 +114,7 @@ def writable(path: Path) -> None:
 
 @contextlib.contextmanager
 def progress() -> Generator[Callable[[int, int, str], None] | None]:
-    """A bar on stderr if that is a terminal: told how many checks ran, of how many, and the next."""
+    """A bar on stderr if that is a terminal; told how many checks ran, of all, and the next one."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
