@@ -78,14 +78,18 @@ class Subject:
         if self.wants(finding.layer):
             self.report.findings.append(finding)
 
-    def compared(self, check: str, what: str, layer: int | None = None, where: str = "") -> None:
+    def compared(
+        self, check: str, what: str, layer: int | None = None, where: str = "", part: str = ""
+    ) -> None:
         """Say that something was measured against an expectation."""
         if self.wants(layer):
-            said = Compared(check=check, what=what, layer=layer, where=where)
+            said = Compared(check=check, what=what, layer=layer, where=where, part=part)
             self.report.compared.append(said)
 
-    def not_checked(self, check: str, why: str, layer: int | None = None, where: str = "") -> None:
+    def not_checked(
+        self, check: str, why: str, layer: int | None = None, where: str = "", part: str = ""
+    ) -> None:
         """Say that something could not be measured, or had no expectation."""
         if self.wants(layer):
-            said = NotChecked(check=check, why=why, layer=layer, where=where)
+            said = NotChecked(check=check, why=why, layer=layer, where=where, part=part)
             self.report.not_checked.append(said)
