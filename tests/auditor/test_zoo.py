@@ -7,7 +7,7 @@ from . import zoo
 
 pytestmark = pytest.mark.more
 
-MIXED = ["gemma2", "gemma3_text", "cohere2", "exaone4", "olmo3", "gpt_oss", "qwen3_next", "laguna"]
+MIXED = ["gemma2", "gemma3_text", "cohere2", "exaone4", "olmo3", "gpt_oss", "qwen3_next"]
 """Architectures whose layers are of two kinds or more."""
 
 

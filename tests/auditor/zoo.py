@@ -40,6 +40,7 @@ SIZES: dict[str, Any] = {
     **_all(VOCABULARY, "vocab_size vocab_size_per_layer_input"),
     **_all(HEAD_DIM, "head_dim d_kv v_head_dim query_pre_attn_scalar d_head kv_channels"),
     **_all(8, "qk_rope_head_dim qk_nope_head_dim rotary_dim sliding_window window_size"),
+    **_all(8, "attention_chunk_size"),
     **_all(32, "kv_lora_rank q_lora_rank hidden_size_per_layer_input"),
     **_all(4, "num_local_experts n_routed_experts num_experts moe_num_experts"),
     **_all(2, "num_experts_per_tok moe_top_k num_experts_per_token moe_k spatial_merge_size"),
@@ -81,6 +82,7 @@ def _table(model: str, names: str, takes: str = "tokens") -> dict[str, Architect
 SECTIONS = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
 }
+FULL = ["full_attention"]
 LATENT = {"num_key_value_heads": HEADS}
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1}
 HEADED = {"head_dim": HEAD_DIM}
@@ -114,11 +116,11 @@ ARCHITECTURES: dict[str, Architecture] = {
         "gpt_bigcode gptj gpt_neox gpt_neox_japanese opt bloom mpt falcon phi phi3 phimoe "
         "persimmon stablelm starcoder2 codegen cohere cohere2 olmo olmo2 olmo3 olmoe glm glm4 "
         "glm4_moe granite granitemoe granitemoeshared minicpm3 exaone exaone4 ernie4_5 "
-        "ernie4_5_moe llama4_text gpt_oss helium jetmoe arcee apertus seed_oss doge bitnet "
+        "ernie4_5_moe gpt_oss helium jetmoe arcee apertus seed_oss doge bitnet "
         "biogpt xglm ctrl xlnet openai-gpt ministral3 diffllama vaultgemma cwm flex_olmo "
         "nanochat minimax_m2 modernbert-decoder whisper marian pegasus mbart blenderbot "
         "blenderbot-small plbart bigbird_pegasus solar_open afmoe internlm3 hyperclovax "
-        "granite_swa laguna mellum iquestcoder kolibri1 lara_mini sarvam_moe "
+        "granite_swa iquestcoder kolibri1 lara_mini sarvam_moe "
         "qwen3_next gemma4_text qwen3_5_text",
     ),
     **_table(
@@ -137,7 +139,14 @@ ARCHITECTURES: dict[str, Architecture] = {
         "pixels",
     ),
     "lfm2": Architecture("lfm2", keys={"layer_types": ["conv", "full_attention"]}),
-    "smollm3": Architecture("smollm3", keys={"num_hidden_layers": 4}),
+    "smollm3": Architecture("smollm3", keys={"layer_types": FULL * 4}),
+    "llama4_text": Architecture(
+        "llama4_text", keys={"layer_types": ["chunked_attention"] * 3 + FULL}
+    ),
+    **{
+        name: Architecture(name, keys={"layer_types": ["sliding_attention", *FULL]})
+        for name in ("laguna", "mellum")
+    },
     "gpt_neo": Architecture("gpt_neo", keys={"attention_types": [[["global", "local"], 1]]}),
     "falcon_alibi": Architecture("falcon", keys={"alibi": True}),
     "falcon_new": Architecture("falcon", keys={"new_decoder_architecture": True}),
