@@ -298,9 +298,10 @@ def shrunk(defaults: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
             small[key] = kinds * 2
         elif key in SIZES and isinstance(value, int | float) and not isinstance(value, bool):
             small[key] = SIZES[key]
+    small |= told
     if "layer_types" in small:
         small["num_hidden_layers"] = len(small["layer_types"])
-    return {**small, **told}
+    return small
 
 
 def _token(value: int | list[int], place: int) -> int | list[int]:
