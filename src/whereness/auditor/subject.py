@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whereness.auditor.findings import Compared, Finding, NotChecked, Report
@@ -32,6 +33,8 @@ class Subject:
     inputs: "Mapping[str, Any] | Callable[[int, int], Mapping[str, Any]] | None" = None
     text: bytes | None = None
     layers: frozenset[int] | None = None
+    folder: Path | None = None
+    """Where the config lies: a tokenizer's files may be beside it."""
     missing: dict[str, str] = field(default_factory=dict)
     """Why there is no "config", "weights", "model" or "text", where more can be said than that."""
     shared: dict[str, Any] = field(default_factory=dict)

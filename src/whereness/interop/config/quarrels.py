@@ -81,11 +81,13 @@ QUARRELS = (
         "dynamic: Hugging Face grows the base with the longest text so far, and cached keys "
         "keep the older one (#25104); vLLM has one table for the largest length; KerasHub divides "
         "every frequency. Here each sequence has its own base.",
+        "K05",
     ),
     Quarrel(
         scaled("LongRoPE"),
         "longrope: Hugging Face picks the factors for a whole batch by its longest row, vLLM by "
         "max_model_len; here each sequence has its own.",
+        "K05",
     ),
     Quarrel(
         scaled("Llama3"),
