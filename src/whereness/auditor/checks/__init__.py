@@ -19,5 +19,5 @@ class Check:
     needs: Need
 
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (Check("config", "CHK11", "config"),)
 """In the order in which they run: static first; those that leave a state behind last."""
