@@ -41,7 +41,8 @@ def test_everything_that_was_found_is_said_at_every_width(columns):
             assert getattr(finding, part) in said
         assert CHECKS[finding.check] in said
         assert KINDS[finding.kind] in said
-        assert f"About {finding.kind}: {TEACHING[finding.kind].invariant}" in said
+        explained = f"{finding.kind} {KINDS[finding.kind]}. {TEACHING[finding.kind].invariant}"
+        assert explained in said
     assert "models/ported" in said
     assert "llama, 30 layers" in said
     assert "Found 1 error, 1 warning and 1 note." in said
@@ -101,11 +102,12 @@ def test_a_finding_of_many_layers_is_told_once_with_some_of_its_values():
     assert "and others like these (layers 5-29)" in said
 
 
-def test_a_kind_is_explained_once_below_its_last_finding():
+def test_a_kind_is_explained_once_below_all_findings():
     report = Report(target="x", findings=[fault(where="a"), fault(where="b"), audits.warning()])
     said = flat(text(report, 110))
-    assert said.count("About K02") == 1
-    assert said.index("where b") < said.index("About K02") < said.index("warning K06")
+    assert said.count(TEACHING["K02"].shows) == 1
+    places = [said.index(part) for part in ("where b", "warning K06", *TEACHING["K02"])]
+    assert places == sorted(places)
 
 
 def test_errors_come_before_warnings_and_notes():

@@ -96,7 +96,7 @@ def row(i: int, group: LayerGroup) -> dict[str, Any]:
         "word": word,
         "state": group.state,
         "cells": {
-            "class": facts.classified,
+            "class": "" if facts.classified == "unknown" else facts.classified,
             "measured": encoding_measured(facts),
             "in the config": facts.expected or "",
             "pairing": facts.pairing or "",
@@ -112,14 +112,14 @@ def drawn(group: LayerGroup) -> list[tuple[str, Markup]]:
     """The plots of a group with their titles."""
     facts, of = group.facts, plain(group.label)
     found = []
-    if facts.speeds:
+    measured, config = facts.speeds or (), facts.expected_speeds
+    if measured or config:
         title = f"Turning speed of each pair, {of}"
-        plot = plots.speeds(facts.speeds, facts.expected_speeds, title)
-        found.append(("Turning speed of each pair", plot))
-        if facts.expected_speeds:
-            title = f"Difference of each pair's speed to the config's, {of}"
-            plot = plots.differences(facts.speeds, facts.expected_speeds, title)
-            found.append(("Its difference to the config's", plot))
+        found.append(("Turning speed of each pair", plots.speeds(measured, config, title)))
+    if measured and config:
+        title = f"Difference of each pair's speed to the config's, {of}"
+        plot = plots.differences(measured, config, title)
+        found.append(("Its difference to the config's", plot))
     if facts.amplitudes:
         title = f"Amplitude of each pair, {of}"
         plot = plots.amplitudes(facts.amplitudes, facts.expected_amplitude, title)

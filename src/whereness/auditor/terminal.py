@@ -108,7 +108,7 @@ def cells(group: LayerGroup) -> dict[str, str]:
     speeds = ", ".join(filter(None, (speeds_said(facts.speeds), amplitude_said(facts))))
     return {
         "layers": plain(group.label),
-        "class": facts.classified,
+        "class": "" if facts.classified == "unknown" else facts.classified,
         "measured": plain(encoding_measured(facts)),
         "in the config": plain(facts.expected or ""),
         "pairing": plain(facts.pairing or ""),
@@ -135,25 +135,22 @@ def cards(groups: list[LayerGroup], columns: int) -> Iterator[Text]:
 
 
 def findings(report: Report, columns: int) -> Iterator[Text]:
-    """Each finding, and below the last one of a kind what that kind is about."""
+    """Each finding, and then what their kinds are about."""
     groups = finding_groups(report)
-    explained: set[str] = set()
-    for i, group in enumerate(groups):
+    for group in groups:
         yield Text()
         yield from finding(group, columns)
-        kind = group.first.kind
-        of_kind = [each for each in groups[i + 1 :] if each.first.kind == kind]
-        if not of_kind and kind not in explained:
-            explained.add(kind)
-            yield from wrapped(
-                f"About {kind}: {' '.join(TEACHING[kind])}", columns, "  ", style="dim"
-            )
+    if groups:
+        yield from (Text(), Text("about these kinds", "bold"))
+    for kind in sorted({group.first.kind for group in groups}):
+        told = f"{kind} {KINDS[kind]}. {' '.join(TEACHING[kind])}"
+        yield from wrapped(told, columns, "  ", "    ", style="dim")
 
 
 def finding(group: FindingGroup, columns: int) -> Iterator[Text]:
     """One finding, in all layers that have it."""
     first = group.first
-    title = f"{first.severity}  {first.kind} {KINDS.get(first.kind, '')}"
+    title = f"{first.severity}  {first.kind} {KINDS[first.kind]}"
     if layers := plain(group.layers):
         title = f"{title}, {layers}"
     yield from wrapped(title, columns, "", "  ", style=STYLES[first.severity])

@@ -28,7 +28,7 @@ def check_name(check: str) -> str:
 
 def listed(items: Sequence[str]) -> str:
     """As in "a, b and c"."""
-    *before, last = items
+    *before, last = items or [""]
     return f"{', '.join(before)} and {last}" if before else last
 
 
@@ -40,12 +40,12 @@ def counted(count: int, word: str) -> str:
 def headline(report: Report) -> str:
     """The verdict in a sentence; what is the same in many layers counts once."""
     if report.verdict == "nothing compared":
-        return "Nothing could be compared: this says neither yes nor no."
-    if report.verdict == "clean":
-        return "No fault found in what could be compared."
+        return "Nothing could be compared: it may be right or wrong."
     severities = [group.first.severity for group in finding_groups(report)]
-    told = [counted(severities.count(s), s) for s in SEVERITIES if s in severities]
-    return f"Found {listed(told)}."
+    told = listed([counted(severities.count(s), s) for s in SEVERITIES if s in severities])
+    if report.verdict == "clean":
+        return f"No fault found in what could be compared{told and '; '}{told}."
+    return f"Found {told}."
 
 
 def reach(report: Report) -> str:
