@@ -45,7 +45,8 @@ def speeds(measured: Sequence[float], config: Sequence[float] | None, title: str
     x = pairs(max(len(measured), len(config or ())))
     parts = frame(x, y, "pair of channels", "radians a token")
     if floor:
-        parts.append(label(LEFT - 6, BOTTOM + 3, "still", "tick", "end"))
+        word = "still" if all(map(math.isfinite, values)) else "other"
+        parts.append(label(LEFT - 6, BOTTOM + 3, word, "tick", "end"))
 
     def height(value: float) -> float:
         return y.place(abs(value)) if abs(value) >= 1 / LARGEST and drawable(value) else BOTTOM
@@ -84,8 +85,8 @@ def differences(measured: Sequence[float], config: Sequence[float], title: str) 
 def amplitudes(measured: Sequence[float], config: float | None, title: str) -> Markup:
     """The factor on cos and sin of each pair, on a logarithmic scale about 1."""
     values = finite([*measured, *([] if config is None else [config])])
-    values = [abs(value) for value in values if value] or [1.0]
-    low, high = min(0.8, *values) / 1.1, max(1.25, *values) * 1.1
+    values = [abs(value) for value in values if abs(value) > 1 / LARGEST]
+    low, high = min([0.8, *values]) / 1.1, max([1.25, *values]) * 1.1
     y = Axis(
         between(math.log(low), math.log(high), lambda value: math.log(max(value, low))),
         [(t, number(t)) for t in AMPLITUDES if low < t < high],
@@ -111,7 +112,7 @@ def biases(
     """What each head adds to its logits, by offset; the config's below it."""
     values = finite([value for curve in (*measured, *(config or ())) for value in curve]) or [0.0]
     low, high = min(values), max(values)
-    if low == high:
+    if high - low < 1 / LARGEST:
         low, high = low - 1, high + 1
     y = Axis(between(low, high), linear_ticks(low, high))
     first, last = offsets[0], offsets[-1]
@@ -223,7 +224,7 @@ def points(
     x: Axis, y: Axis, at: Sequence[float], values: Sequence[float]
 ) -> list[tuple[float, float]]:
     """Where a curve goes; values that cannot be drawn are left out."""
-    return [(x.place(a), y.place(v)) for a, v in zip(at, values, strict=False) if math.isfinite(v)]
+    return [(x.place(a), y.place(v)) for a, v in zip(at, values, strict=False) if drawable(v)]
 
 
 # Marks

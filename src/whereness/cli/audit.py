@@ -93,7 +93,7 @@ def numbers(ranges: str) -> frozenset[int]:
     """
     found: set[int] = set()
     for part in ranges.split(","):
-        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+        match = re.fullmatch(r" *([0-9]{1,6})(?:-([0-9]{1,6}))? *", part)
         if match is None or int(match[1]) > int(match[2] or match[1]):
             raise CommandError(f"--layers must be numbers and ranges as 0,3-5, got {ranges!r}.")
         found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
