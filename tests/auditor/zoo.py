@@ -222,20 +222,20 @@ def names() -> list[str]:
     return list(ARCHITECTURES)
 
 
-def config_of(name: str) -> Any:
-    """The shrunk config object of an architecture."""
+def config_of(name: str, told: dict[str, Any] | None = None) -> Any:
+    """The shrunk config object of an architecture; `told` are more keys of its class."""
     from transformers import CONFIG_MAPPING
 
     entry = ARCHITECTURES[name]
     made = CONFIG_MAPPING[entry.model_type]
-    config = made(**shrunk(made().to_dict(), entry.keys))
+    config = made(**shrunk(made().to_dict(), {**entry.keys, **(told or {})}))
     part = getattr(config, "vision_config", None)
     return part if entry.takes == "patches" and part is not None else config
 
 
-def build(name: str) -> tuple[nn.Module, Any]:
+def build(name: str, told: dict[str, Any] | None = None) -> tuple[nn.Module, Any]:
     """A tiny model in eval mode and float32, the same at every call, and its config."""
-    config = config_of(name)
+    config = config_of(name, told)
     with torch.device("meta"):
         parameters = sum(weight.numel() for weight in _made(name, config).parameters())
     if parameters > MOST_PARAMETERS:

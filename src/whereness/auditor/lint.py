@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from whereness.auditor.findings import Finding, Severity
-from whereness.auditor.reach import LOST, OFTEN, first_below, reached
+from whereness.auditor.reach import LOST, OFTEN, farthest, first_below, reached
 from whereness.auditor.subject import Subject
-from whereness.interop.config import dialects, rope_keys
+from whereness.interop.config import rope_keys
 from whereness.interop.config.files import LARGEST_JSON
 from whereness.interop.config.keys import counted, shown
 from whereness.interop.config.reader import REFUSED, Layers, spoken
+from whereness.interop.config.sight import BOTH_WAYS
 from whereness.interop.config.specs import Spec
+from whereness.interop.families import family
 from whereness.interop.strict_json import read_object
 
 CHECK = "CHK11"
@@ -131,7 +133,8 @@ def lists_fit(layers: Layers) -> Iterator[Finding]:
                 "leave the entries of the layers that are there",
             )
     sliding = [i for i, each in enumerate(layers.types) if each == "sliding_attention"]
-    if sliding and reading.get("sliding_window") is None:
+    own_key = layers.part.model_type in BOTH_WAYS  # their window has another name
+    if sliding and not own_key and reading.get("sliding_window") is None:
         yield fault(
             "K23",
             "warning",
@@ -219,7 +222,7 @@ def base_fits(layers: Layers) -> Iterator[Finding]:
         base = spec.get("base")
         if length is None or base is None:
             continue
-        first = first_below(spec, length // OFTEN)
+        first = first_below(spec, length)
         if first is None:
             continue
         lost = length > LOST * first
@@ -240,11 +243,16 @@ def base_fits(layers: Layers) -> Iterator[Finding]:
 
 
 def unreached(layers: Layers) -> str:
-    """Why the base was not held against the context length; empty if it was, or has none."""
+    """Why a base was not held against the whole context length; empty if it was."""
     rotary = [(spec, where) for spec, where in specs(layers) if spec.kind == "RoPE"]
-    if not rotary or any(reached(layers, spec, where) is not None for spec, where in rotary):
-        return ""
-    return "the base was not held against a context length: none is given"
+    for spec, where in rotary:
+        length = reached(layers, spec, where)
+        if length is None:
+            return "a base was not held against a context length, which is not known"
+        last = farthest(spec, length)
+        if last < length // OFTEN and first_below(spec, length) is None:
+            return f"the base was held against {last:,} tokens, not the {length:,} of the context"
+    return ""
 
 
 def share_is_said(layers: Layers) -> Iterator[Finding]:
@@ -297,7 +305,7 @@ def grid_fits(layers: Layers) -> Iterator[Finding]:
         if isinstance(a, int) and isinstance(b, int) and b > 0 and a % b:
             yield fault(
                 "K15",
-                "warning",
+                "note",  # as released models have it
                 reading.name(whole),
                 f"a multiple of {reading.name(patch)} = {b}",
                 f"{reading.name(whole)} = {a}: {a % b} pixels at the border are in no patch",
@@ -332,7 +340,10 @@ POSITIONAL = (*rope_keys.NAMES, *rope_keys.BASE_KEYS, *rope_keys.FRACTION_KEYS)
 
 def _beside_parts(subject: Subject) -> Iterator[Finding]:
     """Positional keys at the top of a composite, where nothing reads them."""
-    if subject.source is None or not subject.parts or dialects.is_other(subject.source):
+    if subject.source is None or not subject.parts:
+        return
+    known = family(str(subject.source.keys.get("model_type")))
+    if known is None or not known.parts:  # code that nobody here knows may read them
         return
     if not all(part.reading.prefix for part in subject.parts.values()):
         return

@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from whereness.auditor.aside import called
 from whereness.auditor.findings import Finding, Report
@@ -248,10 +248,10 @@ def _of_model(subject: Subject, target: object) -> None:
             f"{subject.name}: inputs must be a dict of keyword arguments, or a callable that makes "
             f"one, got a {type(inputs).__name__}."
         )
-    subject.model, subject.inputs = model, inputs
+    subject.model, subject.inputs = cast("nn.Module", model), cast("Inputs", inputs)
     subject.missing["weights"] = "the target is a live model, and no file"
     if subject.source is None:
-        _expect_own(subject, model)
+        _expect_own(subject, subject.model)
 
 
 def _expect_own(subject: Subject, model: "nn.Module") -> None:

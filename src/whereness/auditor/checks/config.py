@@ -112,7 +112,7 @@ def _refused(subject: Subject, part: str, error: Exception) -> None:
 def _reported(part: str, said: str, kind: str, severity: Severity) -> Finding:
     expected, cause, remedy = WORDS[kind]
     key = LEADING_KEY.match(said)
-    return fault(kind, severity, key[0] if key else "", expected, str(said), cause, remedy, part)
+    return fault(kind, severity, key[0] if key else "", expected, said, cause, remedy, part)
 
 
 def _layers(subject: Subject, layers: Layers) -> None:

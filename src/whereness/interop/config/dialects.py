@@ -74,16 +74,6 @@ def translated(source: Source) -> Translated | None:
     return None
 
 
-def is_other(source: Source) -> bool:
-    """Whether a config is not Hugging Face's."""
-    keys = source.keys
-    if "general.architecture" in keys:
-        return True
-    megatron = bool(MEGATRON & keys.keys()) and "num_attention_heads" in keys
-    others = megatron or keys.keys() >= DEEPSEEK or keys.keys() >= META
-    return others and keys.get("model_type") is None
-
-
 def _no_misspelling(dialect: str, keys: Mapping[str, Any], known: Collection[str]) -> None:
     """Refuse a key that is nearly one of those that are read: it would count as missing."""
     if len(keys) > MOST_KEYS:

@@ -61,6 +61,8 @@ class Notice(str):
     """What is told of a config that can be read, and which invariant it is about."""
 
     __slots__ = ("kind", "severity")
+    kind: str
+    severity: Literal["warning", "note"]
 
     def __new__(
         cls, text: str, kind: str = "K22", severity: Literal["warning", "note"] = "warning"

@@ -48,6 +48,8 @@ def widths_of(reading: Reading, family: Family, slot: Slot, rule: Rule, kind: st
     else:
         fraction = _fraction(reading, family, slot, rule, kind)
         rotary_dim = head_dim if kind == "proportional" else int(head_dim * fraction)
+    if reading.given.get("rotary_dim") == rotary_dim:
+        reading.asked.add("rotary_dim")  # whoever reads it reads the same
     if rotary_dim == head_dim and head_dim % 2:
         given = next(key for key in keys if reading.whole((key,), LARGEST_WIDTH) is not None)
         name = " / ".join(map(reading.name, given.split("//")))
