@@ -158,6 +158,7 @@ ODD = [
 ]
 
 
+@pytest.mark.untyped  # the same calls, many times
 @pytest.mark.parametrize("values", ODD, ids=str)
 @pytest.mark.parametrize("other", ODD, ids=str)
 def test_whatever_was_measured_can_be_drawn(values, other):
