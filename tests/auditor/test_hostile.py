@@ -325,11 +325,11 @@ def named(tmp_path, monkeypatch):
     [
         (
             "Raising",
-            "a plain forward pass fails. No way to feed the model was found: RuntimeError: two",
+            "No way to feed the model was found: RuntimeError: two lines",
         ),
         (
             "Leaving",
-            "a plain forward pass fails. No way to feed the model was found: SystemExit: 3",
+            "No way to feed the model was found: SystemExit: 3",
         ),
     ],
 )

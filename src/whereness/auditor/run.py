@@ -129,8 +129,8 @@ def _answers(subject: Subject) -> None:
             driver(driver.sample(1, 4))
         except Refused as error:
             raise ValueError(
-                f"{subject.name}: a plain forward pass fails. {error} If the model needs arguments "
-                "beside tokens, give them as inputs."
+                f"{subject.name}: a plain forward pass fails (if it needs arguments beside tokens, "
+                f"give them as inputs). {error}"
             ) from error
     subject.shared["driver"] = driver
 
