@@ -19,5 +19,10 @@ class Check:
     needs: Need
 
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (
+    Check("buffers", "CHK9", "weights"),
+    Check("rows", "CHK10", "weights"),
+    Check("pairing", "CHK12", "weights"),
+    Check("text", "CHK12", "text"),
+)
 """In the order in which they run: static first; those that leave a state behind last."""
