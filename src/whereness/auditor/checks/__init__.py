@@ -20,6 +20,7 @@ class Check:
 
 
 CHECKS: tuple[Check, ...] = (
+    Check("config", "CHK11", "config"),
     Check("buffers", "CHK9", "weights"),
     Check("rows", "CHK10", "weights"),
     Check("pairing", "CHK12", "weights"),
