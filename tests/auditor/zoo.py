@@ -101,6 +101,12 @@ WINDOWS = {
     "out_indices": None,
 }
 EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2}
+DISENTANGLED = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "max_relative_positions": 32,
+    "position_biased_input": False,
+}
 PROTEIN = {"vocab_size": VOCABULARY, "pad_token_id": 1, "mask_token_id": 2}
 GEMMA = {
     "hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": 2, "head_dim": 16,
@@ -125,7 +131,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     **_table(
         "base",
-        "bert roberta xlm-roberta distilbert albert electra camembert deberta deberta-v2 "
+        "bert roberta xlm-roberta distilbert albert electra camembert "
         "modernbert nomic_bert roformer mpnet layoutlm ernie nystromformer megatron-bert rembert "
         "mobilebert splinter squeezebert convbert big_bird longformer data2vec-text "
         "roberta-prelayernorm jina_embeddings_v3 gte eurobert clip_text_model bert-generation "
@@ -175,6 +181,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "ministral": Architecture("ministral", keys=HEADED),
     "esm": Architecture("esm", "base", keys={**PROTEIN, "position_embedding_type": "rotary"}),
     "esm_absolute": Architecture("esm", "base", keys=PROTEIN),
+    "deberta": Architecture("deberta", "base", keys=DISENTANGLED),
+    "deberta-v2": Architecture("deberta-v2", "base", keys={**DISENTANGLED, "position_buckets": 8}),
     "xlm": Architecture("xlm", "base", keys={"emb_dim": WIDTH}),
     "flaubert": Architecture("flaubert", "base", keys={"emb_dim": WIDTH}),
     "t5gemma": Architecture("t5gemma", "base", "both", {"encoder": GEMMA, "decoder": GEMMA}),
@@ -222,20 +230,20 @@ def names() -> list[str]:
     return list(ARCHITECTURES)
 
 
-def config_of(name: str) -> Any:
-    """The shrunk config object of an architecture."""
+def config_of(name: str, told: dict[str, Any] | None = None) -> Any:
+    """The shrunk config object of an architecture; `told` are more keys of its class."""
     from transformers import CONFIG_MAPPING
 
     entry = ARCHITECTURES[name]
     made = CONFIG_MAPPING[entry.model_type]
-    config = made(**shrunk(made().to_dict(), entry.keys))
+    config = made(**shrunk(made().to_dict(), {**entry.keys, **(told or {})}))
     part = getattr(config, "vision_config", None)
     return part if entry.takes == "patches" and part is not None else config
 
 
-def build(name: str) -> tuple[nn.Module, Any]:
+def build(name: str, told: dict[str, Any] | None = None) -> tuple[nn.Module, Any]:
     """A tiny model in eval mode and float32, the same at every call, and its config."""
-    config = config_of(name)
+    config = config_of(name, told)
     with torch.device("meta"):
         parameters = sum(weight.numel() for weight in _made(name, config).parameters())
     if parameters > MOST_PARAMETERS:
