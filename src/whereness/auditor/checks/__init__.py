@@ -20,6 +20,7 @@ class Check:
 
 
 CHECKS: tuple[Check, ...] = (
+    Check("config", "CHK11", "config"),
     Check("state", "CHK19", "model"),
     Check("cache", "CHK4", "model"),
     Check("masks", "CHK16", "model"),
