@@ -20,7 +20,7 @@ from whereness.auditor.probing import Bench, change, probed
 from whereness.auditor.rebuild import MOST_WEIGHTS, NotRebuilt, derived, rebuilt
 from whereness.auditor.restore import in_float64, restored
 from whereness.auditor.subject import Subject
-from whereness.auditor.watch import Watch
+from whereness.auditor.operations import Watch
 
 CHECK = "CHK8"
 LENGTH = 300

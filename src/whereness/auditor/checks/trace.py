@@ -14,7 +14,7 @@ from whereness.auditor.drive import Refused
 from whereness.auditor.probing import Bench, change, probed
 from whereness.auditor.restore import restored
 from whereness.auditor.subject import Subject
-from whereness.auditor.watch import Watch
+from whereness.auditor.operations import Watch
 
 CHECK = "CHK17"
 LENGTH = 7
