@@ -101,6 +101,12 @@ WINDOWS = {
     "out_indices": None,
 }
 EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2}
+DISENTANGLED = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "max_relative_positions": 32,
+    "position_biased_input": False,
+}
 PROTEIN = {"vocab_size": VOCABULARY, "pad_token_id": 1, "mask_token_id": 2}
 GEMMA = {
     "hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": 2, "head_dim": 16,
@@ -125,7 +131,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     **_table(
         "base",
-        "bert roberta xlm-roberta distilbert albert electra camembert deberta deberta-v2 "
+        "bert roberta xlm-roberta distilbert albert electra camembert "
         "modernbert nomic_bert roformer mpnet layoutlm ernie nystromformer megatron-bert rembert "
         "mobilebert splinter squeezebert convbert big_bird longformer data2vec-text "
         "roberta-prelayernorm jina_embeddings_v3 gte eurobert clip_text_model bert-generation "
@@ -175,6 +181,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "ministral": Architecture("ministral", keys=HEADED),
     "esm": Architecture("esm", "base", keys={**PROTEIN, "position_embedding_type": "rotary"}),
     "esm_absolute": Architecture("esm", "base", keys=PROTEIN),
+    "deberta": Architecture("deberta", "base", keys=DISENTANGLED),
+    "deberta-v2": Architecture("deberta-v2", "base", keys={**DISENTANGLED, "position_buckets": 8}),
     "xlm": Architecture("xlm", "base", keys={"emb_dim": WIDTH}),
     "flaubert": Architecture("flaubert", "base", keys={"emb_dim": WIDTH}),
     "t5gemma": Architecture("t5gemma", "base", "both", {"encoder": GEMMA, "decoder": GEMMA}),

@@ -259,9 +259,10 @@ def share_is_said(layers: Layers) -> Iterator[Finding]:
     """A part of the channels turns because code says so, and the config does not."""
     reading, known = layers.part.reading, layers.part.family
     usual = next((known.defaults[k] for k in known.fraction if k in known.defaults), None)
-    _, rope = rope_keys.rope_dict(reading)
     said = any(reading.given.get(key) is not None for key in known.fraction)
-    if usual in (None, 1, 1.0) or said or "partial_rotary_factor" in str(rope):
+    if usual in (None, 1, 1.0) or said:
+        return
+    if "partial_rotary_factor" in str(rope_keys.rope_dict(reading)[1]):
         return
     yield fault(
         "K03",
