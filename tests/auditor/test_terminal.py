@@ -163,7 +163,10 @@ def test_no_control_character_is_ever_printed():
 
 
 def test_a_text_without_end_is_cut():
-    assert len(words.plain("x" * 10_000_000)) < 3000
+    said = words.plain("x" * 10_000_000)
+    assert len(said) < 3000
+    assert said.endswith("x...")
+    assert words.plain("x" * words.LONGEST) == "x" * words.LONGEST
 
 
 # How layers and findings are drawn together

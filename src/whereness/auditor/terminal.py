@@ -60,7 +60,7 @@ def show(report: Report, console: Console) -> None:
     columns = min(console.width, READABLE)
     for part in _parts(report, columns):
         # Lines are broken here already; of a word longer than a line nothing is cut off.
-        console.print(part, markup=False, highlight=False, soft_wrap=not isinstance(part, Table))
+        console.print(part, soft_wrap=not isinstance(part, Table))
 
 
 def _parts(report: Report, columns: int) -> Iterator[Text | Table]:
