@@ -4,6 +4,7 @@ A rule looks at the layers of one part and tells what it finds; those on the who
 the files beside the config, too. Plain Python, so that a config alone is audited at once.
 
     sections_fit        pairs of the axes against the rotary width               K03, K15
+    keys_are_known      keys on positions that nothing reads                      K22
     lists_fit           lists with more entries than layers; windows without width    K23
     scaling_fits        the scaling's lengths against the context length          K02
     amplitude_fits      an explicit amplitude against YaRN's own                  K04
@@ -25,14 +26,17 @@ from whereness.auditor.subject import Subject
 from whereness.interop.config import rope_keys
 from whereness.interop.config.files import LARGEST_JSON
 from whereness.interop.config.keys import counted, shown
+from whereness.interop.config.parts import DECIDED_BY_CODE
 from whereness.interop.config.reader import REFUSED, Layers, spoken
 from whereness.interop.config.sight import BOTH_WAYS
 from whereness.interop.config.specs import Spec
+from whereness.interop.config.spelling import known_keys
 from whereness.interop.families import family
 from whereness.interop.strict_json import read_object
 
 CHECK = "CHK11"
 KEYS = "config keys"
+SPEAKING = ("rope", "rotary", "mrope", "yarn", "alibi")
 UNLIMITED = 10**9
 """Tokens: what tokenizers without a limit write is above (int(1e30))."""
 FAR_AMPLITUDE = 2.0
@@ -215,6 +219,25 @@ def amplitude_fits(layers: Layers) -> Iterator[Finding]:
             )
 
 
+def keys_are_known(layers: Layers) -> Iterator[Finding]:
+    """Keys at the top that speak of positions, and that no family reads."""
+    reading = layers.part.reading
+    for key, value in reading.given.items():
+        if not key.lower().startswith(SPEAKING) or value in (None, False) or key in known_keys():
+            continue
+        if key in (*layers.part.family.defaults, *DECIDED_BY_CODE) or key in reading.asked:
+            continue
+        yield fault(
+            "K22",
+            "warning",
+            reading.name(key),
+            "keys that some code reads",
+            f"{reading.name(key)} = {shown(value)} is read by no family that is known here",
+            "a slip, or a key of another library, which has no effect",
+            "correct the key, or remove it",
+        )
+
+
 def base_fits(layers: Layers) -> Iterator[Finding]:
     """A base that is small for the context length, by the bound of `auditor.reach`."""
     for spec, where in specs(layers):
@@ -317,6 +340,7 @@ def grid_fits(layers: Layers) -> Iterator[Finding]:
 
 RULES: tuple[Callable[[Layers], Iterator[Finding]], ...] = (
     sections_fit,
+    keys_are_known,
     lists_fit,
     scaling_fits,
     amplitude_fits,
@@ -343,9 +367,6 @@ def _beside_parts(subject: Subject) -> Iterator[Finding]:
     """Positional keys at the top of a composite, where nothing reads them."""
     if subject.source is None or not subject.parts:
         return
-    known = family(str(subject.source.keys.get("model_type")))
-    if known is None or not known.parts:  # code that nobody here knows may read them
-        return
     if not all(part.reading.prefix for part in subject.parts.values()):
         return
     texts = [part for part in subject.parts.values() if part.name.startswith("text")]
@@ -355,11 +376,12 @@ def _beside_parts(subject: Subject) -> Iterator[Finding]:
             continue
         yield fault(
             "K02",
-            "warning",
+            # The code of a wrapper that nobody here knows may read it.
+            "warning" if family(str(subject.source.keys.get("model_type"))) else "note",
             key,
             "positional keys within the part that they are for",
             f"{key} = {shown(value)} stands beside the parts "
-            f"({', '.join(list(subject.parts)[:4])}), where nothing reads it",
+            f"({', '.join(list(subject.parts)[:4])}), where no part reads it",
             "the setting was added to the wrong level of a composite config",
             f"move {key} into the part that it is for, or remove it",
         )
