@@ -20,6 +20,8 @@ from whereness.interop.config.specs import Layer
 from whereness.rotary.pairing import Pairing
 
 CHECK, KIND = "CHK12", "K01"
+UNDECIDED = "layers without a pattern"
+"""In `subject.shared`: (part, layer) of those that the check with text may tell."""
 
 
 @dataclass(frozen=True)
@@ -52,21 +54,27 @@ def run(subject: Subject) -> None:
         if not is_known(layers.part):
             what = layers.part.model_type or "this model"
             why = f"how {what} names its queries and keys is not known"
-            subject.not_checked(CHECK, why, where=name)
+            subject.not_checked(CHECK, why, part=name)
             continue
         found = rows_of(layers.part, subject.weights)
         for index, why in found.missing:
-            subject.not_checked(CHECK, why, index, name)
+            subject.not_checked(CHECK, why, index, part=name)
         verdicts = [
             verdict
             for layer in found.layers
-            if subject.wants(layer.index)
-            and (pairing := declared[layer.index if layers.counted else 0])
+            if (pairing := _at(declared, layer, layers.counted))
+            and subject.wants(layer.index)
             and (verdict := _verdict(subject, layer, pairing))
         ]
         _tell(subject, name, verdicts)
         for layer in found.layers:
-            _biases(subject, layer, declared[layer.index if layers.counted else 0])
+            _biases(subject, layer, _at(declared, layer, layers.counted))
+
+
+def _at(declared: list[Pairing | None], layer: LayerRows, counted: bool) -> Pairing | None:
+    """The pairing of a layer; None of one beyond those that the config counts."""
+    index = layer.index if counted else 0
+    return declared[index] if index < len(declared) else None
 
 
 def _pairing(layer: Layer) -> Pairing | None:
@@ -118,11 +126,12 @@ def _tell(subject: Subject, part: str, verdicts: list[Verdict]) -> None:
         subject.found(_everywhere(part, wrong, len(verdicts)))
     else:
         for each in wrong:
-            subject.found(_finding(each))
+            subject.found(_finding(part, each))
     for each in verdicts:
         index, where = each.layer.index, each.layer.where
         if each.is_right or each.is_wrong:
             subject.compared(CHECK, "pairing of the weights", index, where)
+            _note(subject, part, each)
         else:
             name, z = each.coupling.worst
             why = (
@@ -130,9 +139,23 @@ def _tell(subject: Subject, part: str, verdicts: list[Verdict]) -> None:
                 f"({name} in the other pairing: z {z:.1f}, needed {THRESHOLD:g} or -{THRESHOLD:g})"
             )
             subject.not_checked(CHECK, why, index, where)
+            subject.shared.setdefault(UNDECIDED, []).append((part, index))
 
 
-def _finding(found: Verdict) -> Finding:
+def _note(subject: Subject, part: str, found: Verdict) -> None:
+    """Put what the rows tell into the table of layers: only what turns couples channels in pairs."""
+    for facts in subject.report.layers:
+        if (facts.part, facts.index) == (part, found.layer.index) and facts.pairing is None:
+            facts.classified = "relative"
+            facts.rotary_dim = found.layer.queries.width
+            both = found.coupling.worst[0] == "both"
+            if found.is_right:
+                facts.pairing = found.declared
+            elif both:
+                facts.pairing = OTHER[found.declared]
+
+
+def _finding(part: str, found: Verdict) -> Finding:
     name, z = found.coupling.worst
     declared, other = found.declared, OTHER[found.declared]
     which = {
@@ -151,6 +174,7 @@ def _finding(found: Verdict) -> Finding:
         severity="error",
         layer=found.layer.index,
         where=found.layer.where,
+        part=part,
         expected=f"{declared} pairing of queries and keys",
         measured=f"{which} (z {z:.0f}; {_norms(found)})",
         cause=cause,
@@ -165,7 +189,7 @@ def _everywhere(part: str, wrong: list[Verdict], count: int) -> Finding:
         check=CHECK,
         kind=KIND,
         severity="error",
-        where=part,
+        part=part,
         expected=f"{declared} pairing of queries and keys, which the config's family implies",
         measured=f"{other} in {len(wrong)} of {count} layers, no other in any (z {least:.0f} or "
         f"more; in the first, {_norms(wrong[0])})",
