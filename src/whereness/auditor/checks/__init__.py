@@ -19,5 +19,14 @@ class Check:
     needs: Need
 
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (
+    Check("layermap", "CHK20", "model"),
+    Check("spectrum", "CHK1", "model"),
+    Check("tables", "CHK1", "model"),
+    Check("channels", "CHK12", "model"),
+    Check("bias", "CHK15", "model"),
+    Check("grids", "CHK13", "model"),
+    Check("shift", "CHK2", "model"),
+    Check("warp", "CHK3", "model"),
+)
 """In the order in which they run: static first; those that leave a state behind last."""
