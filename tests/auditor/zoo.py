@@ -194,7 +194,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         "qwen2_vl",
         "Qwen2VisionTransformerPretrainedModel",
         "patches",
-        {"vision_config": {"embed_dim": WIDTH}},
+        {"vision_config": {"embed_dim": WIDTH, "num_heads": HEADS}},
     ),
     "qwen2_5_vl_vision": Architecture(
         "qwen2_5_vl_vision", "base", "patches", {"window_size": 32, "fullatt_block_indexes": [1]}
@@ -306,7 +306,7 @@ def shrunk(defaults: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
             small[key] = kinds * 2
         elif key in SIZES and isinstance(value, int | float) and not isinstance(value, bool):
             small[key] = SIZES[key]
-    small |= told
+    small |= {key: value for key, value in told.items() if not isinstance(small.get(key), dict)}
     if "layer_types" in small:
         small["num_hidden_layers"] = len(small["layer_types"])
     return small

@@ -40,6 +40,8 @@ class Rules:
     window: int | None = None
     numbering: str = "mask"
     causal: bool = True
+    part: str | None = None
+    """Where the layers are: "decoder" in families that have two parts."""
 
 
 class Output(NamedTuple):
@@ -97,7 +99,7 @@ class Attention(nn.Module):
 
     def scale(self) -> float:
         """Of the scores, before softmax."""
-        return HEAD_DIM**-0.5
+        return 1.0 if self.scheme == "buckets" else HEAD_DIM**-0.5
 
     def speeds(self, length: Tensor, dtype: torch.dtype) -> Tensor:
         """Radians a token of every pair, (P,); a fault may let them depend on the length."""
@@ -181,7 +183,10 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Embedding(VOCABULARY, rules.width)
         if rules.added == "learned":
             self.wpe = nn.Embedding(rules.rows, rules.width)
-        self.layers = nn.ModuleList(Block(rules, scheme) for scheme in rules.schemes)
+        home = self if rules.part is None else nn.Module()
+        home.layers = nn.ModuleList(Block(rules, scheme) for scheme in rules.schemes)
+        if rules.part is not None:
+            self.add_module(rules.part, home)
         self.lm_head = nn.Linear(rules.width, VOCABULARY, bias=False)
         draws = torch.Generator().manual_seed(SEED)
         with torch.no_grad():
@@ -204,12 +209,16 @@ class Decoder(nn.Module):
         earlier = positions[:, :0] if past_key_values is None else past_key_values.positions
         visible = self.visible(attention_mask, input_ids.shape[1], past)
         x, kept = self.embedded(input_ids, positions), []
-        for index, block in enumerate(self.layers):
+        for index, block in enumerate(self.blocks()):
             cache = None if past_key_values is None else past_key_values.layers[index]
             x, keys = block(x, positions, visible, cache, earlier)
             kept.append(keys)
         made = Cache(tuple(kept), torch.cat([earlier, positions], 1)) if use_cache else None
         return Output(self.lm_head(F.layer_norm(x, x.shape[-1:])), made)
+
+    def blocks(self) -> nn.ModuleList:
+        """The layers, wherever their part is."""
+        return (self if self.rules.part is None else getattr(self, self.rules.part)).layers
 
     def number(self, input_ids: Tensor, mask: Tensor | None, past: int) -> Tensor:
         """Positions of tokens that came without: the running count, pads not counted."""
@@ -379,19 +388,31 @@ OWN: dict[str, tuple[dict[str, Any], Rules]] = {
     ),
     "own buckets": (
         {
-            "model_type": "t5",
+            "model_type": "umt5",
             "d_model": WIDTH,
             "d_kv": HEAD_DIM,
             "num_heads": HEADS,
-            "num_layers": 0,
+            "num_layers": 1,
             "num_decoder_layers": 2,
             "relative_attention_num_buckets": 32,
             "relative_attention_max_distance": 128,
         },
-        replace(PLAIN, schemes=("buckets", "buckets"), key_heads=HEADS),
+        replace(PLAIN, schemes=("buckets", "buckets"), key_heads=HEADS, part="decoder"),
     ),
     "own learned": ({**GPT, "model_type": "gpt2"}, replace(ADDED, added="learned")),
-    "own sinusoidal": ({**GPT, "model_type": "ctrl"}, replace(ADDED, added="sinusoidal")),
+    "own sinusoidal": (
+        {
+            "model_type": "marian",
+            "vocab_size": VOCABULARY,
+            "d_model": WIDTH,
+            "encoder_layers": 1,
+            "decoder_layers": 2,
+            "encoder_attention_heads": HEADS,
+            "decoder_attention_heads": HEADS,
+            "max_position_embeddings": 256,
+        },
+        replace(ADDED, added="sinusoidal", part="decoder"),
+    ),
 }
 """The conventions by name: what a config says of them, and the rules that follow it."""
 

@@ -78,6 +78,6 @@ def test_published_numbers():
     ]
     assert ratio == pytest.approx([1, 0.7728, 0.1304, *[0.125] * 5], abs=1e-4)
     assert hosts.yarn_speeds(1e4, 16, 4.0, 32)[1] == pytest.approx(0.19764, abs=1e-5)
-    layer = hosts.own("own buckets").layers[0].self_attn
+    layer = hosts.own("own buckets").blocks()[0].self_attn
     distances = torch.tensor([-3, 0, 15, 16, 17, 20, 127, 500])
     assert layer.buckets(distances).tolist() == [0, 0, 15, 16, 16, 17, 31, 31]
