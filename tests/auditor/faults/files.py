@@ -5,7 +5,7 @@ import json
 import torch
 from safetensors.torch import load_file, save_file
 
-from .planting import in_config, in_weights
+from auditor.faults.planting import in_config, in_weights
 
 LLAMA, QWEN, PHI, VISION = (
     "a file like Llama 3.1's",

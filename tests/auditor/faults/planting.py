@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from auditor import zoo
-from auditor.faults import hosts
+from auditor.faults import own
 
 Where = Literal["config", "weights", "model"]
 
@@ -143,8 +143,8 @@ def in_weights(id_: str, kind: str, host: str, *, blind: bool = True) -> Callabl
 
 def model_host(name: str) -> nn.Module:
     """A fresh model: "own ...", an architecture of the zoo, or one that is told more keys."""
-    if name in hosts.OWN:
-        return hosts.own(name)
+    if name in own.OWN:
+        return own.own(name)
     if name == "llama as trained":
         return as_trained()
     return zoo.build(*TOLD.get(name, (name,)))[0]
