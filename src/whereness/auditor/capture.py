@@ -25,7 +25,7 @@ from whereness.auditor.findings import Class
 from whereness.auditor.injecting import Injection, told_inputs
 from whereness.auditor.placing import place
 from whereness.auditor.readout import turning
-from whereness.auditor.restore import in_float64, restored
+from whereness.auditor.restore import in_float64, restored, written
 from whereness.auditor.scores import bias_of, unevenness, unevenness_on_grid
 from whereness.auditor.stack import Stack
 from whereness.auditor.subject import Subject
@@ -83,7 +83,9 @@ def _observed(subject: Subject) -> Observed:
 def _read(model: nn.Module, driver: Driver, *, exact: bool) -> Observed:
     model.eval()
     runs = _Runs(model, driver)
-    with torch.no_grad():
+    empty = [p for p in model.parameters() if p.dim() >= 2 and not p.is_meta and not bool(p.any())]
+    with torch.no_grad(), written(*empty):
+        _fill(empty)
         runs.discover()
         near = runs.first_that_works(NEAR_SLOTS, lambda slots: runs.near(slots))
         silent = runs.first_that_works(SILENT_SLOTS, lambda slots: runs.silent(slots))
@@ -102,6 +104,14 @@ def _read(model: nn.Module, driver: Driver, *, exact: bool) -> Observed:
         exact=exact,
         why=tuple(runs.why),
     )
+
+
+def _fill(tables: list[nn.Parameter]) -> None:
+    """Numbers for tables of zeros: a bias that has not been trained would look like none."""
+    generator = torch.Generator().manual_seed(0)
+    for table in tables:
+        noise = torch.randn(table.shape, generator=generator, dtype=torch.float64)
+        table.copy_(0.1 * noise.to(table.dtype))
 
 
 @dataclass
@@ -282,6 +292,8 @@ class _Runs:
     def _same_everywhere(self, rows: int, slots: int) -> Tensor:
         """A content a row, the same in every slot."""
         made = self.driver.sample(rows, slots)
+        if made.is_floating_point():
+            made = made.to(self.driver.dtype)
         if self.driver.takes == "pixels":
             return made
         return made[:, :1].expand(made.shape).clone()
