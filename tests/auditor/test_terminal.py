@@ -54,7 +54,10 @@ def test_everything_that_was_found_is_said_at_every_width(columns):
 @pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize("of", ["faulty", "clean", "silent"])
 def test_no_line_is_wider_than_the_console_or_too_wide_to_read(of, columns):
-    widest = max(map(len, text(getattr(audits, of)(), columns).splitlines()))
+    report = getattr(audits, of)()
+    for facts in report.layers:
+        facts.expected = "RoPE(head_dim=64, base=500000, pairing='half', scaling=scaling.YaRN(4))"
+    widest = max(map(len, text(report, columns).splitlines()))
     assert widest <= min(columns, 110)
 
 
@@ -127,13 +130,13 @@ def test_a_clean_report_says_what_it_rests_on_and_what_it_does_not():
     said = text(audits.clean(), 110)
     assert "No fault found in what could be compared." in said
     assert "bias (CHK15): slopes (layers 0-1)" in said
-    assert "cache (CHK4): there is no live model" in said
+    assert "cache: there is no live model" in said
 
 
 def test_checks_with_one_reason_are_listed_together():
     said = text(audits.faulty(), 110)
-    assert "grids (CHK13), masks (CHK16): the model has no grid" in said
-    assert "bias (CHK15), layers 0-1: the layer has no bias" in said
+    assert "grids, masks: the model has no grid" in said
+    assert "bias, layers 0-1: the layer has no bias" in said
 
 
 @pytest.mark.parametrize("columns", [60, 110])

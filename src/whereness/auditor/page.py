@@ -29,6 +29,7 @@ from whereness.auditor.words import (
     headline,
     plain,
     reach,
+    short_name,
     speeds_said,
     width,
 )
@@ -74,15 +75,18 @@ def view(report: Report) -> dict[str, Any]:
         "kinds": [(kind, KINDS[kind], TEACHING[kind]) for kind in sorted(kinds)],
         "layers": rows,
         "columns": [name for name in COLUMNS if any(made["cells"][name] for made in rows)],
+        "short": SHORT,
         "spectra": [made for made in rows if made["plots"]],
         "compared": [(check_name(check), things) for check, things in compared_groups(report)],
         "not_checked": [
-            (", ".join(map(check_name, checks)), why, layers)
+            (", ".join(map(short_name, checks)), why, layers)
             for checks, why, layers in not_checked_groups(report)
         ],
     }
 
 
+SHORT = ("class", "width")
+"""Columns of our own words and numbers, which are never broken."""
 COLUMNS = ("class", "measured", "in the config", "pairing", "width", "speed")
 
 

@@ -30,6 +30,7 @@ from whereness.auditor.words import (
     headline,
     plain,
     reach,
+    short_name,
     speeds_said,
     width,
 )
@@ -59,15 +60,17 @@ def show(report: Report, console: Console) -> None:
     """Print the report."""
     columns = min(console.width, READABLE)
     for part in _parts(report, columns):
-        # Lines are broken here already; of a word longer than a line nothing is cut off.
-        console.print(part, soft_wrap=not isinstance(part, Table))
+        if isinstance(part, Table):
+            console.print(part, width=columns)
+        else:
+            console.print(part, soft_wrap=True)  # broken already; a long word is not cut off
 
 
 def _parts(report: Report, columns: int) -> Iterator[Text | Table]:
     yield from header(report, columns)
     if groups := layer_groups(report):
         yield Text()
-        yield from [table(groups, columns)] if columns >= WIDE else cards(groups, columns)
+        yield from [table(groups)] if columns >= WIDE else cards(groups, columns)
     yield from findings(report, columns)
     yield from compared(report, columns)
     yield from not_checked(report, columns)
@@ -87,12 +90,11 @@ def header(report: Report, columns: int) -> Iterator[Text]:
 # Layers
 
 
-def table(groups: list[LayerGroup], columns: int) -> Table:
+def table(groups: list[LayerGroup]) -> Table:
     """A row for layers that are alike. Columns that say nothing are left out."""
     rows = [cells(group) for group in groups]
     shown = [name for name in rows[0] if any(row[name] for row in rows)]
-    made = Table(box=None, header_style="bold", pad_edge=False, width=columns, expand=False)
-    made.width = None
+    made = Table(box=None, header_style="bold", pad_edge=False)
     for name in shown:
         short = name in ("layers", "class", "pairing", "width", "verdict")
         made.add_column(name, no_wrap=short and name != "layers", overflow="fold")
@@ -184,7 +186,7 @@ def not_checked(report: Report, columns: int) -> Iterator[Text]:
     if groups:
         yield from (Text(), Text("not checked", "bold"))
     for checks, why, layers in groups:
-        names = ", ".join(map(check_name, checks))
+        names = ", ".join(map(short_name, checks))
         at = f", {plain(layers)}" if layers else ""
         yield from wrapped(f"{names}{at}: {plain(why)}", columns, "  ", "    ")
 

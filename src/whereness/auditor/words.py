@@ -21,8 +21,13 @@ def plain(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
 
 
+def short_name(check: str) -> str:
+    """As in "spectrum", of "CHK1"; an id that is none of ours as it is."""
+    return CHECKS.get(check) or plain(check)
+
+
 def check_name(check: str) -> str:
-    """As in "spectrum (CHK1)"; an id that is none of ours as it is."""
+    """As in "spectrum (CHK1)"."""
     return f"{CHECKS[check]} ({check})" if check in CHECKS else plain(check)
 
 
