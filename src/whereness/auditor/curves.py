@@ -3,6 +3,7 @@
 Axes: H heads, S queries, T keys, the queries being the last S of them.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,8 @@ from whereness.auditor.views import LayerView
 
 EVERY, STEP = 32, 8
 """Offsets up to EVERY are all kept, farther ones one in STEP: a picture shows no more."""
+LINEAR = 1e-5
+"""How far a bias may be from a line, of its largest number, to be told as a slope."""
 FORMULAS = ("ALiBi", "Sandwich")
 """Biases that the config says in full; others have learned numbers."""
 
@@ -70,3 +73,28 @@ def _expected(
 
 def _lines(values: Tensor) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(line) for line in values.tolist())
+
+
+def told(curves: Curves) -> str:
+    """The bias in a few words: what a token of distance costs, or how far it reaches."""
+    heads = f"bias of {len(curves.measured)} head{'s' * (len(curves.measured) != 1)}"
+    steps = [_step(curves.offsets, line) for line in curves.measured]
+    if None not in steps:
+        found = [step for step in steps if step is not None]
+        return f"{heads}, {_range(min(found), max(found))} a token of distance"
+    values = [value for line in curves.measured for value in line if not math.isnan(value)]
+    return f"{heads}, {_range(min(values), max(values))} beside the nearest key"
+
+
+def _step(offsets: tuple[int, ...], line: tuple[float, ...]) -> float | None:
+    """What each token of distance adds, the same on both sides; None where that differs."""
+    both = zip(offsets, line, strict=True)
+    known = [(abs(n), value) for n, value in both if not math.isnan(value)]
+    far, at = max(known)
+    step = at / far if far else 0.0
+    size = abs(at) or 1.0
+    return step if all(abs(value - step * n) <= LINEAR * size for n, value in known) else None
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

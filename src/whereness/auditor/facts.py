@@ -1,7 +1,7 @@
 """What an audit tells of each layer: as measured, and as the config has it."""
 
 from whereness.auditor.comparing import Compare, compare
-from whereness.auditor.curves import curves_of
+from whereness.auditor.curves import curves_of, told
 from whereness.auditor.expectation import ROTARY, expectation_of
 from whereness.auditor.findings import LayerFacts
 from whereness.auditor.subject import Subject
@@ -31,6 +31,7 @@ def _facts(subject: Subject, view: LayerView) -> LayerFacts:
         said.speeds = view.speeds
         said.amplitudes = _amplitudes(view.best[1])
     if (curves := curves_of(view, expected)) is not None:
+        said.bias = told(curves)
         said.bias_offsets, said.bias_curves = curves.offsets, curves.measured
         said.expected_bias_curves = curves.expected
     each = compare(subject, view)
