@@ -162,8 +162,8 @@ def _trained(subject: Subject, held: "Held", found: "Rows", before: int) -> None
         subject.compared(CHECK, "rows as initialised", index, held.name)
     else:
         why = (
-            f"neighbouring rows are not alike (median cosine {found.alike:.2f}): which were "
-            "trained cannot be told"
+            f"neighbouring rows are not alike (nine of ten cosines below {found.alike:.2f}): "
+            "which were trained cannot be told"
         )
         subject.not_checked(CHECK, why, index, held.name)
     _untrained(subject, held, found, before)
