@@ -145,21 +145,19 @@ class Decoder:
         return [x + y for x, y in zip(streams, out, strict=True)]
 
     def _attended(self, i: int, layer: Layer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        heads = [
+        counts = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
+        q, k, v = (
             x.unflatten(-1, (count, -1)).transpose(1, 2)
-            for x, count in (
-                (q, self.num_heads),
-                (k, self.num_kv_heads),
-                (v, self.num_kv_heads),
-            )
-        ]
-        for at, part in enumerate(("q_norm", "k_norm")):
-            name = self.names[part].format(i)
-            if name in self.weights:
-                heads[at] = self._normed(heads[at], self._vector(name))
+            for x, count in zip((q, k, v), counts, strict=True)
+        )
+        q, k = self._head_norm("q_norm", i, q), self._head_norm("k_norm", i, k)
         window = self.windows[i] if i < len(self.windows) else None
-        made = attention(*heads, build_layer(layer), causal=True, window=window)
-        return made.transpose(1, 2).flatten(2)
+        mixed = attention(q, k, v, build_layer(layer), causal=True, window=window)
+        return mixed.transpose(1, 2).flatten(2)
+
+    def _head_norm(self, part: str, i: int, x: Tensor) -> Tensor:
+        name = self.names[part].format(i)
+        return self._normed(x, self._vector(name)) if name in self.weights else x
 
     def _projected(self, part: str, i: int, inputs: list[Tensor]) -> list[Tensor]:
         name = self.names[part].format(i)

@@ -4,12 +4,12 @@ Neighbours in a trained table look alike (a median cosine of 0.84 in MiniLM's), 
 drawn do not: their cosines are 0 with a standard deviation of 1 / sqrt(E). Rows count as still
 "as initialised" if
 
-    the table's median cosine of neighbours is above 8 / sqrt(E): else nothing can be told,
+    a tenth of the table's cosines of neighbours is above 8 / sqrt(E): else nothing can be told,
     at least `SHORTEST` rows in a row have no neighbour above 4 / sqrt(E), and
     their sizes are as equal as those of drawn rows: within 6 standard deviations, 1 / sqrt(2 E).
 
-That `SHORTEST` - 1 cosines of like rows all fall below half of the median by chance is out of the
-question; a table without order (a permuted one) fails the first condition.
+That `SHORTEST` - 1 cosines of like rows all fall to half of that by chance is out of the question;
+a table without order (a permuted one) fails the first condition.
 
 Axes: N rows, E channels.
 """
@@ -23,6 +23,7 @@ from whereness.auditor.weights import Weights
 
 SHORTEST = 4
 ALIKE, APART, SPREAD = 8.0, 4.0, 6.0
+QUANTILE = 0.9
 NEAR = 1e-3
 """Relative distance of near-duplicates. Neighbours in trained tables are 0.1 apart and more."""
 OUTLIER = 20.0
@@ -37,7 +38,7 @@ Runs = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Rows:
-    """What was found in a table. alike: the median cosine of neighbours."""
+    """What was found in a table. alike: the cosine that a tenth of neighbours are above."""
 
     broken: int | None
     zeros: Runs
@@ -69,7 +70,7 @@ def rows_of(table: Tensor) -> Rows:
     empty = sizes == 0
     cosines = _neighbours(table, sizes)
     inside = ~empty[1:] & ~empty[:-1]
-    alike = float(cosines[inside].median()) if bool(inside.any()) else 0.0
+    alike = float(cosines[inside].quantile(QUANTILE)) if bool(inside.any()) else 0.0
     told = alike > ALIKE / table.shape[1] ** 0.5
     median = float(sizes[~empty].median()) if not bool(empty.all()) else 0.0
     large = [(int(i), float(sizes[i]) / median) for i in (sizes > OUTLIER * median).nonzero()[:, 0]]

@@ -218,8 +218,15 @@ def open_weights(path: "str | os.PathLike[str]", keep: frozenset[str] = frozense
 
 def _of_shards(path: Path, shards: tuple[Header, ...]) -> Weights:
     held = {
-        entry.name: Held(
-            entry.name, entry.shape, entry.dtype, shard.path, shard.start + entry.begin, entry.size
+        entry.name: _possible(
+            Held(
+                entry.name,
+                entry.shape,
+                entry.dtype,
+                shard.path,
+                shard.start + entry.begin,
+                entry.size,
+            )
         )
         for shard in shards
         for entry in shard.entries
@@ -228,6 +235,16 @@ def _of_shards(path: Path, shards: tuple[Header, ...]) -> Weights:
     for shard in shards:
         metadata |= shard.metadata
     return Weights(path, "safetensors", held, metadata)
+
+
+def _possible(held: Held) -> Held:
+    """The same, if torch can have a tensor of this shape."""
+    if math.prod(max(length, 1) for length in held.shape) >= 2**63:
+        raise ValueError(
+            f"{held.path}: tensor {shown(held.name)} of shape {held.shape} is larger than any "
+            "tensor can be."
+        )
+    return held
 
 
 # GGUF
@@ -273,7 +290,7 @@ def _one_gguf(path: Path, keep: frozenset[str]) -> tuple[gguf.Header, dict[str, 
         header = gguf.read_header(file, str(path), keep)
     held, reached = {}, 0
     for each in sorted(header.stored, key=lambda each: each.offset):
-        found = _held(path, header.begin, each)
+        found = _possible(_held(path, header.begin, each))
         if each.offset < reached:
             raise ValueError(f"{path}: tensor {shown(each.name)} lies upon the one before it.")
         reached = each.offset + found.size

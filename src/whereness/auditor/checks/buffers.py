@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 CHECK = "CHK9"
 NAMES = {
+    "cos and sin": r"cos_sin_cache|freqs_cis",
     "frequencies": r"(\w+_)?inv_freq|(rotary\w*|rope|pos_emb\w*)\.freqs?",
     "cos": r"(\w+_)?cos(_cached|_cache)?|(rotary\w*|rope)\.cos\w*",
     "sin": r"(\w+_)?sin(_cached|_cache)?|(rotary\w*|rope)\.sin\w*",
-    "cos and sin": r"cos_sin_cache|freqs_cis",
     "position ids": r"(\w+_)?position_ids",
     "window index": r"relative_position_index",
     "slopes": r"(alibi_)?slopes|(alibi\w*)\.slopes",

@@ -143,7 +143,7 @@ def _tell(subject: Subject, part: str, verdicts: list[Verdict]) -> None:
 
 
 def _note(subject: Subject, part: str, found: Verdict) -> None:
-    """Put what the rows tell into the table of layers: only what turns couples channels in pairs."""
+    """Put what the rows tell into the table of layers: only what turns couples in pairs."""
     for facts in subject.report.layers:
         if (facts.part, facts.index) == (part, found.layer.index) and facts.pairing is None:
             facts.classified = "relative"

@@ -102,7 +102,19 @@ def _positions(subject: Subject, held: "Held") -> None:
         subject.compared(CHECK, "shape of the table", index_of(held.name), held.name)
         _shape(subject, held, made, before)
     assert subject.weights is not None
-    _trained(subject, held, tables.rows_of(tables.read(subject.weights, held.name)), before)
+    found = tables.rows_of(tables.read(subject.weights, held.name))
+    _trained(subject, held, found, before)
+    if found.told:
+        _note(subject, held)
+
+
+def _note(subject: Subject, held: "Held") -> None:
+    """Put a trained table into the table of layers."""
+    names = [name for name, _ in owners(subject, held.name)]
+    for facts in subject.report.layers:
+        if names == [facts.part] and facts.measured is None:
+            facts.classified = "absolute"
+            facts.measured = f"learned table of {held.num_rows} rows"
 
 
 def _shape(subject: Subject, held: "Held", made: Spec, before: int) -> None:
@@ -150,8 +162,8 @@ def _trained(subject: Subject, held: "Held", found: "Rows", before: int) -> None
         subject.compared(CHECK, "rows as initialised", index, held.name)
     else:
         why = (
-            f"neighbouring rows are not alike (median cosine {found.alike:.2f}): which were "
-            "trained cannot be told"
+            f"neighbouring rows are not alike (nine of ten cosines below {found.alike:.2f}): "
+            "which were trained cannot be told"
         )
         subject.not_checked(CHECK, why, index, held.name)
     _untrained(subject, held, found, before)

@@ -270,8 +270,10 @@ def difference(first: "Tensor", second: "Tensor") -> Difference:
     """Compare the losses of the same tokens."""
     more = (second - first).double().flatten()
     error = more.std() / len(more) ** 0.5
-    z = float(more.mean() / error) if float(error) > 0 else 0.0
-    return Difference(float(first.mean()), float(second.mean()), z)
+    z = more.mean() / error if float(error) > 0 else more.mean().sign() * math.inf
+    return Difference(
+        float(first.mean()), float(second.mean()), float(z.nan_to_num(0.0, math.inf, -math.inf))
+    )
 
 
 def _usable(losses: "dict[str, Tensor]", decoder: "Decoder") -> None:
