@@ -119,14 +119,21 @@ def progress() -> Generator[Callable[[int, int, str], None] | None]:
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        auto_refresh=False,  # it takes a thread, and a target may fork
+    )
+    with bars:
         task = bars.add_task("reading", total=None)
 
         def advanced(done: int, total: int, check: str) -> None:
-            bars.update(task, description=check, completed=done, total=total)
+            bars.update(task, description=check, completed=done, total=total, refresh=True)
 
+        bars.refresh()
         yield advanced
