@@ -119,9 +119,7 @@ def expected_sides(
     return known[key]
 
 
-def _sides(
-    expected: Expectation, positions: tuple[int, ...], width: int
-) -> tuple[Side, Side]:
+def _sides(expected: Expectation, positions: tuple[int, ...], width: int) -> tuple[Side, Side]:
     import whereness as wn
 
     generator = torch.Generator().manual_seed(0)
@@ -146,5 +144,3 @@ def _side(x: Tensor, before: Tensor, positions: tuple[int, ...]) -> Side:
     ratio = (x[:, :, 0] / before[:, :, 0]).double().median(0).values
     basis = Basis(own, ratio, torch.ones_like(own, dtype=torch.bool))
     return Side(turning(x, positions), basis)
-
-

@@ -8,6 +8,7 @@ Axes: B batch, S tokens.
 
 import torch
 
+from whereness.auditor.checks.cache import thresholds
 from whereness.auditor.drive import Refused
 from whereness.auditor.probing import Bench, change, decoded, probed
 from whereness.auditor.subject import Subject
@@ -85,6 +86,10 @@ def _by_ids(bench: Bench, most: int) -> None:
     near = {i: at(i) for i in (most - 2, 0, 1) if 0 <= i < most - 1}
     if all(change(other, top) <= SAME for other in near.values()):
         return  # no id matters: CHK3's
+    last = near.get(most - 2)
+    if last is not None and change(last, top) <= SAME:
+        _too_short(bench, most, f"ids {most - 2} and {most - 1} give the same output")
+        return
     known = {most - 1: top, **near}
     for asked in (most, most + 1, 2 * most, -1):
         try:
@@ -102,7 +107,7 @@ def _by_ids(bench: Bench, most: int) -> None:
             _silent(bench, f"id {asked} of {most} gives the output of id {twin}", f"ids are {rule}")
             return
         known[asked] = got
-    if bench.driver.caches:
+    if bench.driver.caches and not thresholds(bench.driver):  # those are CHK4's
         _crossing(bench, most)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from whereness.auditor.checks.masks import sight
 from whereness.auditor.classes import whole_class
 from whereness.auditor.drive import Refused
-from whereness.auditor.probing import Bench, change, probed
+from whereness.auditor.probing import Bench, change, probed, windows
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK6"
@@ -35,7 +35,10 @@ def _look(bench: Bench) -> None:
     if driver.takes == "pixels":
         bench.not_checked("images and sounds are not packed by tokens")
         return
-    ways = list(boundaries(bench))
+    if any(w < FIRST + SECOND for w in windows(driver)):
+        bench.not_checked("windows are narrower than the documents of this probe")
+        return
+    ways = boundaries(bench)
     if not ways:
         bench.not_checked("the model cannot be told where a packed document begins")
     for name, given in ways:
