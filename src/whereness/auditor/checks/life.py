@@ -59,7 +59,9 @@ def _state(bench: Bench, tokens: Tensor, fresh: Tensor) -> None:
     kept = [k for k in state if k.endswith(DERIVED)]
     if kept:
         measured = f"derived: {', '.join(kept[:4])}"
-        _found(bench, "note", "checkpoints hold what was learned alone", measured, _KEYS, kept[0])
+        _found(
+            bench, "warning", "checkpoints hold what was learned alone", measured, _KEYS, kept[0]
+        )
 
 
 def _few(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from whereness.auditor.drive import Driver, Refused
-from whereness.auditor.probing import Bench, decoded, probed
+from whereness.auditor.probing import Bench, decoded, probed, windows
 from whereness.auditor.restore import written
 from whereness.auditor.subject import Subject
 
@@ -44,7 +44,7 @@ def _look(bench: Bench) -> None:
         return
     rows = differing_sight(bench, whole)
     bench.compared("keys seen")
-    if rows:
+    if rows and not lost(bench, rows):
         shown = "; ".join(f"query {i}: {got} of {wanted}" for i, got, wanted in rows[:3])
         bench.found(
             "K19",
@@ -115,6 +115,12 @@ def differing_sight(bench: Bench, whole: Sight | None = None) -> list[tuple[int,
     except Refused:
         return []
     return [found[i] for i in sorted(found)]
+
+
+def lost(bench: Bench, rows: list[tuple[int, int, int]]) -> bool:
+    """Whether a cache has forgotten keys: too few are seen, and only past a window. CHK4 tells."""
+    narrow = [w for w in windows(bench.driver) if w < bench.length]
+    return bool(narrow) and all(i >= narrow[0] and got < wanted for i, got, wanted in rows)
 
 
 def _whole_rows(bench: Bench, whole: Tensor) -> None:

@@ -119,11 +119,26 @@ def _permuted(bench: Bench, tokens: Tensor, ids: Tensor, whole: Tensor) -> dict[
         for name, order in orders(LENGTH, RANKS).items():
             slots = torch.tensor(order, device=driver.device)
             mask = _full(seen[slots][:, slots], tokens)
-            got = bench.run(tokens[:, slots], positions=ids[:, slots], mask=mask)
+            try:
+                got = bench.run(tokens[:, slots], positions=ids[:, slots], mask=mask)
+            except Refused as error:
+                _refused(bench, name, str(error))
+                return {}
             found[name] = change(got, whole[:, slots])
     except Refused as error:
         bench.not_checked(f"shards: the model raised {error}")
     return found
+
+
+def _refused(bench: Bench, name: str, said: str) -> None:
+    bench.found(
+        "K11",
+        "warning",
+        expected="tokens in the order of ranks, with their ids and a mask, are taken",
+        measured=f"{name}: the model raised {said[:160]}",
+        cause="The layers can number a contiguous piece alone.",
+        remedy="Make tables and biases from the ids of queries and of keys.",
+    )
 
 
 def _full(seen: Tensor, tokens: Tensor) -> Tensor:

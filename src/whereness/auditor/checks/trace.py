@@ -43,10 +43,32 @@ def _look(bench: Bench) -> None:
     if watch.seen.double and bench.driver.dtype != torch.float64:
         ops = ", ".join(sorted(watch.seen.double)[:4])
         _found(bench, f"float64 tensors ({ops})", "float32 at most on the device", _DOUBLE)
+    _one_row(bench, tokens)
     _replaced(bench, tokens)
     _unregistered(bench)
     _elsewhere(bench, tokens)
     _exported(bench, tokens)
+
+
+def _one_row(bench: Bench, tokens: Tensor) -> None:
+    """Ids (1, S) for a batch, as exporters make them."""
+    driver = bench.driver
+    if driver.takes == "pixels" or driver.first is None:
+        return
+    ids = bench.natural(2, LENGTH)
+    mask = driver.ones(torch.ones_like(ids))
+    try:
+        right = bench.run(tokens, positions=ids, mask=mask)
+        got = bench.run(tokens, positions=ids[:1], mask=mask)
+    except Refused as error:
+        _found(
+            bench, f"ids (1, S) for a batch: the model raised {error}", "broadcast ids", _BROADCAST
+        )
+        return
+    bench.compared("ids of one row")
+    if bench.differ(got, right):
+        measured = f"ids (1, S) for a batch change the output by {change(got, right):.1e}"
+        _found(bench, measured, "broadcast ids", _BROADCAST)
 
 
 def _replaced(bench: Bench, tokens: Tensor) -> None:
@@ -202,6 +224,10 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
+_BROADCAST = (
+    "Ids with a batch axis of 1, which exporters make, are not broadcast.",
+    "Expand ids to the batch before they index a table.",
+)
 _COMPLEX = (
     "Rotations are complex products, which exporters and some devices do not have.",
     "Keep cos and sin as two real tensors.",
