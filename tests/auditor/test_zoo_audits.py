@@ -14,7 +14,7 @@ from auditor.faults.table import audited
 pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]
 
 TRUE_FAULTS: dict[str, set[str]] = {}
-"""Errors that are faults of an architecture's code, each with a page in docs/findings: the kinds."""
+"""Kinds of errors that are faults of an architecture's code, each with a page in docs/findings."""
 
 WANTED = ({"class"}, {"spectrum", "bias"}, {"width"}, {"cache"})
 """Groups of things; something of each must have been compared."""

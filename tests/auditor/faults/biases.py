@@ -5,9 +5,26 @@ from dataclasses import replace
 
 import torch
 
-from .decoding import bloom_slopes
-from .hosts import alibi_slopes, speeds
-from .planting import attentions, in_model, named, override, reroute
+from auditor.faults.formulas import alibi_slopes, speeds
+from auditor.faults.planting import attentions, in_model, named, of, override, reroute
+
+
+def bloom_slopes(model, change):
+    """Gives Bloom other slopes: `change(right, heads, device)`."""
+    inner = model.transformer
+    right = of(inner, "_get_alibi_slopes")
+
+    def slopes(*where):
+        return change(right, *where)
+
+    def build(before, self, attention_mask, num_heads, dtype):
+        at = (attention_mask.cumsum(-1) - 1) * attention_mask
+        made = slopes(num_heads, at.device)[:, None] * at[:, None, :]
+        return made.view(-1, 1, at.shape[-1]).to(dtype)
+
+    override(inner, "build_alibi_tensor", build)
+    reroute(inner, _get_alibi_slopes=slopes)
+
 
 # ---- K17 --------------------------------------------------------------------------------------
 

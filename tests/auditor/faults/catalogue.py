@@ -5,6 +5,7 @@ from auditor.faults import (  # noqa: F401  (each file adds its faults)
     decoding,
     files,
     memory,
+    packs,
     places,
     running,
     spectrum,

@@ -5,7 +5,7 @@ import json
 import torch
 from safetensors.torch import load_file, save_file
 
-from .planting import in_config, in_weights
+from auditor.faults.planting import in_config, in_weights
 
 LLAMA, QWEN, PHI, VISION = (
     "a file like Llama 3.1's",
@@ -43,10 +43,10 @@ def sections_of_another_width(config):
     config["rope_scaling"]["mrope_section"] = [24, 24, 24]
 
 
-@in_config("F036", "K04", "deepseek_v3 with YaRN")
+@in_config("F036", "K04", QWEN)
 def amplitude_cancelled(config):
-    """attention_factor is given, and mscale and mscale_all_dim say something else."""
-    config["rope_parameters"] |= {"attention_factor": 0.5, "mscale": 1.0, "mscale_all_dim": 0.707}
+    """mscale and mscale_all_dim are equal and cancel: the amplitude of YaRN is switched off."""
+    config["rope_scaling"] |= {"mscale": 1.0, "mscale_all_dim": 1.0}
 
 
 @in_config("F210", "K22", QWEN)
@@ -135,6 +135,35 @@ def reconfigured(folder, **keys):
     """Changes keys of a folder's config.json."""
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+
+
+def as_neighbours(rows):
+    """Rows of a projection in the order of a runner that pairs neighbours, 16 a head."""
+    return rows.unflatten(0, (-1, 2, 8)).transpose(1, 2).reshape(rows.shape)
+
+
+def converted(folder, layers):
+    """Rewrites queries and keys of some layers for a runner that pairs neighbours."""
+
+    def change(tensors):
+        for layer in layers:
+            for name in ("q_proj", "k_proj"):
+                key = f"model.layers.{layer}.self_attn.{name}.weight"
+                tensors[key] = as_neighbours(tensors[key])
+
+    rewritten(folder, change)
+
+
+@in_weights("F007", "K01", "llama as trained", blind=False)
+def one_layer_converted(folder):
+    """Queries and keys of one layer are in the order of a runner that pairs neighbours."""
+    converted(folder, [1])
+
+
+@in_weights("F008", "K01", "llama as trained", blind=False)
+def every_layer_converted(folder):
+    """Queries and keys of all layers are in neighbours' order; the family pairs halves."""
+    converted(folder, [0, 1])
 
 
 @in_weights("F065", "K07", "llama")

@@ -8,12 +8,14 @@ Axes: B batch, H heads, G key heads, S queries, T keys, D head_dim, P pairs.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from auditor.faults.formulas import alibi_slopes, speeds
 
 SEED, LIVELY = 11, 0.15
 VOCABULARY, WIDTH, HEADS, KEY_HEADS, HEAD_DIM = 96, 64, 4, 2, 16
@@ -40,6 +42,8 @@ class Rules:
     window: int | None = None
     numbering: str = "mask"
     causal: bool = True
+    part: str | None = None
+    """Where the layers are: "decoder" in families that have two parts."""
 
 
 class Output(NamedTuple):
@@ -97,7 +101,7 @@ class Attention(nn.Module):
 
     def scale(self) -> float:
         """Of the scores, before softmax."""
-        return HEAD_DIM**-0.5
+        return 1.0 if self.scheme == "buckets" else HEAD_DIM**-0.5
 
     def speeds(self, length: Tensor, dtype: torch.dtype) -> Tensor:
         """Radians a token of every pair, (P,); a fault may let them depend on the length."""
@@ -181,7 +185,10 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Embedding(VOCABULARY, rules.width)
         if rules.added == "learned":
             self.wpe = nn.Embedding(rules.rows, rules.width)
-        self.layers = nn.ModuleList(Block(rules, scheme) for scheme in rules.schemes)
+        home = self if rules.part is None else nn.Module()
+        home.layers = nn.ModuleList(Block(rules, scheme) for scheme in rules.schemes)
+        if rules.part is not None:
+            self.add_module(rules.part, home)
         self.lm_head = nn.Linear(rules.width, VOCABULARY, bias=False)
         draws = torch.Generator().manual_seed(SEED)
         with torch.no_grad():
@@ -204,12 +211,16 @@ class Decoder(nn.Module):
         earlier = positions[:, :0] if past_key_values is None else past_key_values.positions
         visible = self.visible(attention_mask, input_ids.shape[1], past)
         x, kept = self.embedded(input_ids, positions), []
-        for index, block in enumerate(self.layers):
+        for index, block in enumerate(self.blocks()):
             cache = None if past_key_values is None else past_key_values.layers[index]
             x, keys = block(x, positions, visible, cache, earlier)
             kept.append(keys)
         made = Cache(tuple(kept), torch.cat([earlier, positions], 1)) if use_cache else None
         return Output(self.lm_head(F.layer_norm(x, x.shape[-1:])), made)
+
+    def blocks(self) -> nn.ModuleList:
+        """The layers, wherever their part is."""
+        return (self if self.rules.part is None else getattr(self, self.rules.part)).layers
 
     def number(self, input_ids: Tensor, mask: Tensor | None, past: int) -> Tensor:
         """Positions of tokens that came without: the running count, pads not counted."""
@@ -234,7 +245,7 @@ class Decoder(nn.Module):
 
     def behind(self, queries: int, past: int) -> Tensor:
         """(S, T): how many slots a key lies behind a query."""
-        slots = torch.arange(past + queries)
+        slots = torch.arange(past + queries, device=self.embed_tokens.weight.device)
         return slots[past:, None] - slots[None, :]
 
     def embedded(self, input_ids: Tensor, positions: Tensor) -> Tensor:
@@ -256,147 +267,3 @@ class Decoder(nn.Module):
     def sinusoid_speeds(self) -> tuple[float, ...]:
         """Radians a token of every sine."""
         return speeds(1e4, self.rules.width)
-
-
-def speeds(base: float, width: int) -> tuple[float, ...]:
-    """base^(-2i/width)."""
-    return tuple(base ** (-2 * i / width) for i in range(width // 2))
-
-
-def alibi_slopes(heads: int) -> list[float]:
-    """The published recipe: powers of two, then every other slope of twice as many heads."""
-    power = 2 ** math.floor(math.log2(heads))
-    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
-    if power == heads:
-        return slopes
-    return slopes + alibi_slopes(2 * power)[::2][: heads - power]
-
-
-def yarn_speeds(
-    base: float, width: int, factor: float, original: int, fast: float = 32, slow: float = 1
-) -> tuple[float, ...]:
-    """YaRN: pairs that turn often keep their speed, those that turn rarely are slowed."""
-
-    def pair_that_turns(times: float) -> float:
-        return width * math.log(original / (times * 2 * math.pi)) / (2 * math.log(base))
-
-    low = max(math.floor(pair_that_turns(fast)), 0)
-    high = min(math.ceil(pair_that_turns(slow)), width - 1)
-    made = []
-    for i, speed in enumerate(speeds(base, width)):
-        slowed = min(max((i - low) / max(high - low, 0.001), 0), 1)
-        made.append(speed / factor * slowed + speed * (1 - slowed))
-    return tuple(made)
-
-
-def llama3_speeds(
-    base: float, width: int, factor: float, original: int, low: float, high: float
-) -> tuple[float, ...]:
-    """Llama 3.1: long waves are slowed by the factor, short ones kept, those between blended."""
-    made = []
-    for speed in speeds(base, width):
-        waves = original * speed / (2 * math.pi)
-        kept = min(max((waves - low) / (high - low), 0), 1)
-        made.append((1 - kept) * speed / factor + kept * speed)
-    return tuple(made)
-
-
-LLAMA = {
-    "model_type": "llama",
-    "vocab_size": VOCABULARY,
-    "hidden_size": WIDTH,
-    "num_hidden_layers": 2,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KEY_HEADS,
-    "head_dim": HEAD_DIM,
-    "max_position_embeddings": 2048,
-    "rope_theta": 10000.0,
-}
-GPT = {
-    "vocab_size": VOCABULARY,
-    "n_embd": WIDTH,
-    "n_layer": 2,
-    "n_head": HEADS,
-    "n_positions": 256,
-}
-PLAIN = Rules(speeds=speeds(1e4, HEAD_DIM))
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 256,
-}
-ADDED = replace(PLAIN, schemes=("none", "none"), key_heads=HEADS)
-
-OWN: dict[str, tuple[dict[str, Any], Rules]] = {
-    "own rotary": (LLAMA, PLAIN),
-    "own interleaved": (
-        {**GPT, "model_type": "gptj", "rotary_dim": HEAD_DIM},
-        replace(PLAIN, pairing="interleaved", key_heads=HEADS),
-    ),
-    "own partial": (
-        {**LLAMA, "model_type": "stablelm", "partial_rotary_factor": 0.5},
-        replace(PLAIN, rotary_dim=8, speeds=speeds(1e4, 8)),
-    ),
-    "own yarn": (
-        {**LLAMA, "rope_scaling": YARN},
-        replace(
-            PLAIN,
-            speeds=yarn_speeds(1e4, HEAD_DIM, 4.0, 512),
-            amplitude=0.1 * math.log(4.0) + 1,
-        ),
-    ),
-    "own llama3": (
-        {**LLAMA, "rope_scaling": LLAMA3},
-        replace(PLAIN, speeds=llama3_speeds(1e4, HEAD_DIM, 8.0, 256, 1.0, 4.0)),
-    ),
-    "own linear": (
-        {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
-        replace(PLAIN, speeds=tuple(speed / 4 for speed in PLAIN.speeds)),
-    ),
-    "own nope": (
-        {
-            **LLAMA,
-            "model_type": "smollm3",
-            "num_hidden_layers": 4,
-            "no_rope_layers": [1, 1, 1, 0],
-        },
-        replace(PLAIN, schemes=("rotary", "rotary", "rotary", "none")),
-    ),
-    "own window": (
-        {**LLAMA, "model_type": "mistral", "sliding_window": 8},
-        replace(PLAIN, window=8),
-    ),
-    "own alibi": (
-        {**GPT, "model_type": "bloom", "hidden_size": WIDTH},
-        replace(PLAIN, schemes=("alibi", "alibi"), key_heads=HEADS),
-    ),
-    "own alibi of 6": (
-        {**GPT, "model_type": "bloom", "hidden_size": 6 * HEAD_DIM, "n_head": 6},
-        replace(PLAIN, schemes=("alibi", "alibi"), heads=6, key_heads=6, width=96),
-    ),
-    "own buckets": (
-        {
-            "model_type": "t5",
-            "d_model": WIDTH,
-            "d_kv": HEAD_DIM,
-            "num_heads": HEADS,
-            "num_layers": 0,
-            "num_decoder_layers": 2,
-            "relative_attention_num_buckets": 32,
-            "relative_attention_max_distance": 128,
-        },
-        replace(PLAIN, schemes=("buckets", "buckets"), key_heads=HEADS),
-    ),
-    "own learned": ({**GPT, "model_type": "gpt2"}, replace(ADDED, added="learned")),
-    "own sinusoidal": ({**GPT, "model_type": "ctrl"}, replace(ADDED, added="sinusoidal")),
-}
-"""The conventions by name: what a config says of them, and the rules that follow it."""
-
-
-def own(name: str) -> Decoder:
-    """A fresh host in eval mode, the same at every call."""
-    config, rules = OWN[name]
-    return Decoder(dict(config), rules)

@@ -2,9 +2,9 @@
 
 import torch
 
-from .hosts import speeds
-from .planting import attentions, in_model, override, rotary
-from .spectrum import set_speeds
+from auditor.faults.formulas import speeds
+from auditor.faults.planting import attentions, in_model, override, rotary
+from auditor.faults.spectrum import set_speeds
 
 # ---- K05 --------------------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional as F
 
-from .decoding import forward_of, renumber
-from .planting import attentions, in_model, named, override, rotary
+from auditor.faults.decoding import forward_of, renumber
+from auditor.faults.planting import attentions, in_model, named, override, rotary
 
 
 def looked_up(model, change):

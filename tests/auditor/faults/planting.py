@@ -14,10 +14,11 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from auditor import zoo
-from auditor.faults import hosts
+from auditor.faults import own
 
 Where = Literal["config", "weights", "model"]
 
@@ -142,9 +143,32 @@ def in_weights(id_: str, kind: str, host: str, *, blind: bool = True) -> Callabl
 
 def model_host(name: str) -> nn.Module:
     """A fresh model: "own ...", an architecture of the zoo, or one that is told more keys."""
-    if name in hosts.OWN:
-        return hosts.own(name)
+    if name in own.OWN:
+        return own.own(name)
+    if name == "llama as trained":
+        return as_trained()
     return zoo.build(*TOLD.get(name, (name,)))[0]
+
+
+def as_trained() -> nn.Module:
+    """A llama whose heads attend by distance: the two rows of a pair of queries and those of keys
+    span one plane, which a random model's do not."""
+    model = zoo.build("llama", {"num_attention_heads": 2, "num_key_value_heads": 2})[0]
+    draws = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            q, k = layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight
+            for head in range(2):
+                for pair in range(8):
+                    rows = [head * 16 + pair, head * 16 + pair + 8]
+                    plane = torch.randn(2, q.shape[1], generator=draws) * (1 + pair % 3) / 8
+                    for weight in (q, k):
+                        turn = torch.rand(1, generator=draws) * 6
+                        cos, sin = turn.cos(), turn.sin()
+                        mixed = torch.cat([torch.cat([cos, -sin]), torch.cat([sin, cos])])
+                        noise = torch.randn(2, q.shape[1], generator=draws) * 0.02
+                        weight[rows] = mixed.view(2, 2) @ plane + noise
+    return model
 
 
 def config_host(name: str) -> dict[str, Any]:

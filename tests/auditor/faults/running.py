@@ -2,7 +2,7 @@
 
 import torch
 
-from .planting import attentions, in_model, of, override, reroute, rotary
+from auditor.faults.planting import attentions, in_model, of, override, reroute, rotary
 
 # ---- K20 --------------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from .hosts import speeds, yarn_speeds
-from .planting import attentions, in_model, of, override, reroute, rotary
+from auditor.faults.formulas import speeds, yarn_speeds
+from auditor.faults.planting import attentions, in_model, of, override, reroute, rotary
 
 
 def turn_by(model, made, layers=None):

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from . import hosts
+from auditor.faults import formulas, hosts, own
 
-NAMES = list(hosts.OWN)
+NAMES = list(own.OWN)
 TOKENS = torch.randint(hosts.VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(0))
 
 
@@ -19,7 +19,7 @@ def run(model, *args, **kwargs):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("chunk", [1, 3, 5])
 def test_a_host_decodes_as_it_prefills(name, chunk):
-    model = hosts.own(name).double()
+    model = own.own(name).double()
     cache, parts = None, []
     for tokens in TOKENS.split(chunk, 1):
         part, cache = run(model, tokens, past_key_values=cache, use_cache=True)
@@ -30,7 +30,7 @@ def test_a_host_decodes_as_it_prefills(name, chunk):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_pads_change_nothing(name, side):
-    model, pad = hosts.own(name).double(), torch.zeros(2, 3, dtype=torch.long)
+    model, pad = own.own(name).double(), torch.zeros(2, 3, dtype=torch.long)
     order = (pad, TOKENS) if side == "left" else (TOKENS, pad)
     mask = torch.cat([torch.ones_like(t) if t is TOKENS else t for t in order], 1)
     padded = run(model, torch.cat(order, 1), attention_mask=mask).logits
@@ -39,7 +39,7 @@ def test_pads_change_nothing(name, side):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_packed_documents_equal_the_same_alone(name):
-    model = hosts.own(name).double()
+    model = own.own(name).double()
     ids = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
     document = torch.tensor([0] * 5 + [1] * 7)
     seen = (document[:, None] == document).tril()[None, None]
@@ -50,14 +50,14 @@ def test_packed_documents_equal_the_same_alone(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_what_is_added_to_embeddings_feels_an_even_shift(name):
-    model = hosts.own(name).double()
+    model = own.own(name).double()
     at = torch.arange(12)[None]
     moved = run(model, TOKENS, position_ids=at + 7).logits - run(model, TOKENS).logits
     assert (moved.abs().max() > 1e-3) == (model.rules.added is not None)
 
 
 def test_a_pair_turns_by_its_speed_and_the_rest_stays():
-    layer = hosts.own("own partial").double().layers[0].self_attn
+    layer = own.own("own partial").double().layers[0].self_attn
     x = torch.randn(1, 1, 1, 16, dtype=torch.float64)
     turned = layer.rotate(x, torch.tensor([[3]]), torch.tensor([4]))[0, 0, 0]
     for i in range(4):
@@ -69,15 +69,11 @@ def test_a_pair_turns_by_its_speed_and_the_rest_stays():
 
 
 def test_published_numbers():
-    assert hosts.alibi_slopes(6) == [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]
-    ratio = [
-        a / b
-        for a, b in zip(
-            hosts.llama3_speeds(1e4, 16, 8.0, 64, 1.0, 4.0), hosts.speeds(1e4, 16), strict=True
-        )
-    ]
+    assert formulas.alibi_slopes(6) == [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]
+    scaled = formulas.llama3_speeds(1e4, 16, 8.0, 64, 1.0, 4.0)
+    ratio = [a / b for a, b in zip(scaled, formulas.speeds(1e4, 16), strict=True)]
     assert ratio == pytest.approx([1, 0.7728, 0.1304, *[0.125] * 5], abs=1e-4)
-    assert hosts.yarn_speeds(1e4, 16, 4.0, 32)[1] == pytest.approx(0.19764, abs=1e-5)
-    layer = hosts.own("own buckets").layers[0].self_attn
+    assert formulas.yarn_speeds(1e4, 16, 4.0, 32)[1] == pytest.approx(0.19764, abs=1e-5)
+    layer = own.own("own buckets").blocks()[0].self_attn
     distances = torch.tensor([-3, 0, 15, 16, 17, 20, 127, 500])
     assert layer.buckets(distances).tolist() == [0, 0, 15, 16, 16, 17, 31, 31]
