@@ -20,6 +20,8 @@ class Check:
 
 
 CHECKS: tuple[Check, ...] = (
+    Check("config", "CHK11", "config"),
+    Check("state", "CHK19", "model"),
     Check("layermap", "CHK20", "model"),
     Check("spectrum", "CHK1", "model"),
     Check("tables", "CHK1", "model"),
@@ -28,5 +30,17 @@ CHECKS: tuple[Check, ...] = (
     Check("grids", "CHK13", "model"),
     Check("shift", "CHK2", "model"),
     Check("warp", "CHK3", "model"),
+    Check("cache", "CHK4", "model"),
+    Check("masks", "CHK16", "model"),
+    Check("pads", "CHK5", "model"),
+    Check("packs", "CHK6", "model"),
+    Check("shards", "CHK7", "model"),
+    Check("paths", "CHK18", "model"),
+    Check("bounds", "CHK10", "model"),
+    Check("deadkeys", "CHK11", "model"),
+    Check("casts", "CHK8", "model"),
+    Check("life", "CHK9", "model"),
+    Check("trace", "CHK17", "model"),
+    Check("cost", "CHK21", "model"),
 )
 """In the order in which they run: static first; those that leave a state behind last."""
