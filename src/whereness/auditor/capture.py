@@ -20,11 +20,13 @@ from torch import Tensor, nn
 from whereness.auditor.basis import basis_of
 from whereness.auditor.crosscheck import counting
 from whereness.auditor.drive import Driver, Refused
+from whereness.auditor.facts import fill
+from whereness.auditor.findings import Class
 from whereness.auditor.injecting import Injection, told_inputs
 from whereness.auditor.placing import place
 from whereness.auditor.readout import turning
-from whereness.auditor.restore import in_float64, restored
-from whereness.auditor.scores import bias_of, unevenness
+from whereness.auditor.restore import in_float64, restored, written
+from whereness.auditor.scores import bias_of, unevenness, unevenness_on_grid
 from whereness.auditor.stack import Stack
 from whereness.auditor.subject import Subject
 from whereness.auditor.views import TOEPLITZ, LayerView, Observed, Side, Table
@@ -32,8 +34,9 @@ from whereness.auditor.watch import Event, Sum, Watch
 
 FARTHEST = 17
 """The far run goes up to 2^17 + 1."""
-NEAR_SLOTS, SILENT_SLOTS = (67, 37, 19, 11, 7), (144, 67, 37, 19, 11, 7)
-"""Slots of the near and silent runs, as many as the model takes. T5's buckets end at 128."""
+NEAR_SLOTS, SILENT_SLOTS = (67, 71, 37, 39, 19, 21, 11, 7), (149, 151, 67, 71, 37, 19, 11, 7)
+"""Slots of the near and silent runs: as many as the model takes, and no size of its weights, so
+that axes are told by their size. T5's buckets end at 128."""
 
 
 def observe(subject: Subject) -> Observed:
@@ -73,21 +76,26 @@ def _observed(subject: Subject) -> Observed:
         except Refused as error:
             return Observed(why=(str(error),), exact=False)
     place(subject, found)
+    fill(subject, found)
     return found
 
 
 def _read(model: nn.Module, driver: Driver, *, exact: bool) -> Observed:
     model.eval()
     runs = _Runs(model, driver)
-    with torch.no_grad():
+    empty = [p for p in model.parameters() if p.dim() >= 2 and not p.is_meta and not bool(p.any())]
+    with torch.no_grad(), written(*empty):
+        _fill(empty)
         runs.discover()
         near = runs.first_that_works(NEAR_SLOTS, lambda slots: runs.near(slots))
         silent = runs.first_that_works(SILENT_SLOTS, lambda slots: runs.silent(slots))
         far = runs.far()
     layers = runs.views(near, silent, far)
     tables = tuple(near.tables if near is not None else ())
+    paths = {view.where for view in layers}
     for view in layers:
-        view.classified = _class(view, tables, {v.where for v in layers})
+        view.tabled = any(reaches(table.where, view.where, paths) for table in tables)
+        view.classified = _class(view)
     return Observed(
         layers=layers,
         tables=tables,
@@ -96,6 +104,14 @@ def _read(model: nn.Module, driver: Driver, *, exact: bool) -> Observed:
         exact=exact,
         why=tuple(runs.why),
     )
+
+
+def _fill(tables: list[nn.Parameter]) -> None:
+    """Numbers for tables of zeros: a bias that has not been trained would look like none."""
+    generator = torch.Generator().manual_seed(0)
+    for table in tables:
+        noise = torch.randn(table.shape, generator=generator, dtype=torch.float64)
+        table.copy_(0.1 * noise.to(table.dtype))
 
 
 @dataclass
@@ -130,6 +146,7 @@ class _Runs:
         self.why: list[str] = []
         self.shapes: dict[tuple[str, int], _Shape] = {}
         sizes = {n for p in model.parameters() for n in p.shape}
+        self.sizes = sizes
         self.rows = next(n for n in (13, 17, 19, 23, 29, 31, 41) if n not in sizes or n == 41)
 
     # Runs ----------------------------------------------------------------------------------------
@@ -147,12 +164,12 @@ class _Runs:
 
     def near(self, slots: int) -> Look:
         look = Look(tuple(range(slots)))
+        measure = unevenness_on_grid if self.driver.takes == "pixels" else unevenness
 
         def on_event(event: Event, key: tuple[str, int], made: list[Tensor]) -> None:
             self._sides(look, event, key, made)
             logits = _heads(event.logits, self.rows)
-            even = None if logits is None else unevenness(logits[:1])
-            look.events[key] = even
+            look.events[key] = None if logits is None else measure(logits[:1])
 
         def on_sum(added: Sum) -> None:
             table = _table(added, slots, self.attention)
@@ -204,7 +221,7 @@ class _Runs:
         """The run with the most slots that the model takes."""
         most, reason = self.driver.max_tokens, ""
         for slots in choices:
-            if most is not None and slots > most:
+            if slots in self.sizes or (most is not None and slots > most):
                 continue
             try:
                 return run(slots)
@@ -275,6 +292,8 @@ class _Runs:
     def _same_everywhere(self, rows: int, slots: int) -> Tensor:
         """A content a row, the same in every slot."""
         made = self.driver.sample(rows, slots)
+        if made.is_floating_point():
+            made = made.to(self.driver.dtype)
         if self.driver.takes == "pixels":
             return made
         return made[:, :1].expand(made.shape).clone()
@@ -289,6 +308,9 @@ class _Runs:
         )
         if min(q.shape[2], k.shape[2]) < 3:
             look.odd[key] = "it attends to fewer than 3 slots"
+            return
+        if any(_has_pads(x) for x in (q, k)):
+            look.odd[key] = "it attends in blocks that are filled up with zeros"
             return
         both = []
         for x in (q, k):
@@ -325,8 +347,22 @@ class _Runs:
                 view.content_aware = shape.others > 0
             if bias is not None and bias.spread > 1e-6:
                 view.content_aware = True
+            if view.far is not None and any(map(by_slots, view.far)):
+                view.ids_ignored, view.far = True, None
             made.append(view)
         return tuple(made)
+
+
+def by_slots(side: Side) -> bool:
+    """Whether channels turned evenly from slot to slot, whatever positions were given."""
+    angles, turns = side.turning.angles, side.turning.turns
+    fast = turns & (angles[..., 1].abs() > 1e-2)
+    if not bool(fast.any()):
+        return False
+    slots = torch.arange(angles.shape[-1], dtype=angles.dtype)
+    off = angles - angles[..., 1:2] * slots
+    off = (off - 2 * torch.pi * (off / (2 * torch.pi)).round()).abs()[fast]
+    return bool((off <= 1e-4 + 1e-5 * slots).all())
 
 
 def far_positions(power: int) -> tuple[int, ...]:
@@ -346,6 +382,12 @@ def _heads(x: Tensor, rows: int) -> Tensor | None:
             x = x.movedim(axis, 0)
             return x.reshape(rows, -1, *x.shape[-2:])
     return None
+
+
+def _has_pads(x: Tensor) -> bool:
+    """Whether some slots of x (B, H, S, D) are zero and others are not."""
+    sizes = x.square().sum((0, 1, 3))
+    return bool((sizes < 1e-20 * sizes.max()).any())
 
 
 def _first_slot(out: Tensor, rows: int, slots: set[int]) -> Tensor | None:
@@ -383,14 +425,13 @@ def _table(added: Sum, slots: int, attention: list[str]) -> Table | None:
     return Table(added.module, rows.clone(), added.joined)
 
 
-def _class(view: LayerView, tables: tuple[Table, ...], paths: set[str]) -> Any:
+def _class(view: LayerView) -> Class:
     """How a layer knows where its tokens are."""
     if view.odd or view.best is None:
         return "unknown"
     if view.content_aware:
         return "content-aware"
-    shifted = any(bool(side.turning.shifted.any()) for side in view.best)
-    if shifted or any(reaches(table.where, view.where, paths) for table in tables):
+    if view.tabled or any(bool(side.turning.shifted.any()) for side in view.best):
         return "absolute"
     if view.turns or view.biased:
         even = view.uneven is None or view.uneven <= TOEPLITZ

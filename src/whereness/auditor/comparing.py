@@ -67,11 +67,12 @@ def compare(subject: Subject, view: LayerView) -> Compare | str:
     for run, got in (("far", view.far), ("near", view.near)):
         if got is None:
             continue
-        positions = got[0].turning.positions
-        want = expected_sides(subject, expected, positions, width_of(expected, view))
-        if not isinstance(want, str):
-            return Compare(view, expected, run, got, want)
-        reason = want
+        width = width_of(expected, view)
+        sides = [expected_sides(subject, expected, s.turning.positions, width) for s in got]
+        q, k = sides
+        if not isinstance(q, str) and not isinstance(k, str):
+            return Compare(view, expected, run, got, (q[0], k[1]))
+        reason = q if isinstance(q, str) else str(k)
     return reason
 
 

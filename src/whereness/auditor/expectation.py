@@ -7,20 +7,19 @@ Axes: B contents, H heads, S slots, D channels.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from whereness.auditor.basis import Basis
-from whereness.auditor.readout import Turning, turning
+from whereness.auditor.readout import turning
 from whereness.auditor.subject import Subject
 from whereness.auditor.views import LayerView, Side
+from whereness.encoding import PositionalEncoding
 from whereness.interop.config.reader import REFUSED
 from whereness.interop.config.specs import Layer, Spec, build, told
-
-if TYPE_CHECKING:
-    from whereness.encoding import PositionalEncoding
+from whereness.where import Where
 
 CONTENTS = 13
 ROTARY = (
@@ -44,13 +43,13 @@ class Expectation:
     """What a layer is to have: its specs, and the encodings that they call for."""
 
     layer: Layer
-    encodings: "tuple[PositionalEncoding, ...]"
+    encodings: tuple[PositionalEncoding, ...]
 
     def kinds(self) -> tuple[str, ...]:
         """Names of the encodings."""
         return tuple(spec.kind for spec in self.layer)
 
-    def of(self, *kinds: str) -> "tuple[Spec, PositionalEncoding] | None":
+    def of(self, *kinds: str) -> tuple[Spec, PositionalEncoding] | None:
         """The first spec of these kinds, and its encoding."""
         for spec, encoding in zip(self.layer, self.encodings, strict=True):
             if spec.kind in kinds:
@@ -113,15 +112,16 @@ def expected_sides(
     key = (expected.layer, positions, width)
     if key not in known:
         try:
-            known[key] = _sides(expected, positions, width)
+            known[key] = sides_at(expected, torch.tensor(positions), positions, width)
         except (ValueError, TypeError, NotImplementedError) as error:
             known[key] = " ".join(str(error).split())
     return known[key]
 
 
-def _sides(expected: Expectation, positions: tuple[int, ...], width: int) -> tuple[Side, Side]:
-    import whereness as wn
-
+def sides_at(
+    expected: Expectation, places: Tensor, positions: tuple[int, ...], width: int
+) -> tuple[Side, Side]:
+    """The same at `places` (S,) or (S, n axes), called `positions` in what is read."""
     generator = torch.Generator().manual_seed(0)
     q, k = (
         torch.randn(CONTENTS, 1, 1, width, generator=generator, dtype=torch.float64)
@@ -131,12 +131,18 @@ def _sides(expected: Expectation, positions: tuple[int, ...], width: int) -> tup
     )
     before = q, k
     for encoding in expected.encodings:
-        at = torch.tensor(positions)
-        where = at if encoding.num_axes == 1 else at[:, None].expand(-1, encoding.num_axes)
-        lengths = max(positions) + 1 if encoding.needs_lengths else None
-        ready = encoding.prepare(wn.Where(where, lengths=lengths, num_axes=encoding.num_axes))
-        q, k = encoding.queries_keys(q, k, ready, {})
+        if type(encoding).queries_keys is not PositionalEncoding.queries_keys:
+            ready = encoding.prepare(_where(encoding, places))
+            q, k = encoding.queries_keys(q, k, ready, {})
     return _side(q, before[0], positions), _side(k, before[1], positions)
+
+
+def _where(encoding: PositionalEncoding, places: Tensor) -> Where:
+    axes = encoding.num_axes
+    if axes > 1 and places.dim() == 1:  # a text token has the same number on every axis
+        places = places[:, None].expand(-1, axes)
+    lengths = int(places.max()) + 1 if encoding.needs_lengths else None
+    return Where(places, lengths=lengths, num_axes=axes)
 
 
 def _side(x: Tensor, before: Tensor, positions: tuple[int, ...]) -> Side:

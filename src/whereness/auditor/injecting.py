@@ -96,7 +96,7 @@ class Injection:
         return made
 
     def _slot_axis(self, shape: list[int]) -> int:
-        for i, n in enumerate(shape[:-1]):
+        for i, n in enumerate(shape):
             if n in self.slots and n != self.rows:
                 return i
         if shape[0] == self.rows or len(shape) == 2:

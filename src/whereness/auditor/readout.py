@@ -34,7 +34,7 @@ class Turning:
     change is no function of two channels. speeds: (H, D) radians a token of the pair, above 0 where
     the lower channel turns towards the higher. growth: (H, D, S) size at each slot relative to slot
     0. skew: (H, D) how far from a rotation. bend: (H, D, S) what angles lack of speed x position.
-    shifted: (H,) whether something that is not content was added to the head.
+    angles: (H, D, S) radians, as far as they can be told: between -pi and pi. shifted: (H,) whether something that is not content was added to the head.
     """
 
     positions: tuple[int, ...]
@@ -43,6 +43,7 @@ class Turning:
     growth: Tensor
     skew: Tensor
     bend: Tensor
+    angles: Tensor
     shifted: Tensor
 
     @property
@@ -209,6 +210,7 @@ def _as_turning(
         growth,
         skew,
         bend.masked_fill(zero[..., None], 0.0),
+        angles.masked_fill(zero[..., None], 0.0),
         shifted,
     )
 

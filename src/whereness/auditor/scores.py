@@ -20,6 +20,8 @@ class Bias:
 
     values: Tensor
     spread: float
+    uneven: float = 0.0
+    """How far from Toeplitz."""
 
     @property
     def present(self) -> bool:
@@ -41,7 +43,7 @@ def bias_of(logits: Tensor) -> Bias:
     open_ = logits > MASKED
     values = torch.where(open_, logits, torch.nan)
     apart = (values - values[:1]).abs().nan_to_num(0.0)
-    return Bias(values[0], float(apart.max()))
+    return Bias(values[0], float(apart.max()), unevenness(logits[:1]))
 
 
 def unevenness(logits: Tensor) -> float:
@@ -61,3 +63,29 @@ def unevenness(logits: Tensor) -> float:
         if apart.numel():
             worst = torch.maximum(worst, apart.amax())
     return float(worst / size)
+
+
+def unevenness_on_grid(logits: Tensor, most_prefix: int = 8) -> float:
+    """The same for tokens of a square grid with some tokens before it: both axes count."""
+    logits = logits.detach().double()
+    slots = logits.shape[-1]
+    side = int(slots**0.5)
+    prefix = slots - side * side
+    if logits.shape[-2] != slots or prefix > most_prefix or side < 2:
+        return unevenness(logits)
+    grid = logits[..., prefix:, prefix:].unflatten(-1, (side, side)).unflatten(-3, (side, side))
+    size = logits.abs().amax().clamp_min(1e-30)
+    down = (grid[..., 1:, :, 1:, :] - grid[..., :-1, :, :-1, :]).abs().amax()
+    right = (grid[..., 1:, :, 1:] - grid[..., :-1, :, :-1]).abs().amax()
+    return float(torch.maximum(down, right) / size)
+
+
+def levelled(values: Tensor) -> Tensor:
+    """values (..., S, T) with every row beside its nearest key: row i less its entry at i + T - S.
+
+    Where that is masked, less its last entry that is not.
+    """
+    queries, keys = values.shape[-2:]
+    at = (torch.arange(queries) + keys - queries).clamp(0, keys - 1)
+    own = values.gather(-1, at[:, None].expand(*values.shape[:-1], 1))
+    return values - own.nan_to_num(0.0)

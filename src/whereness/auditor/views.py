@@ -57,9 +57,13 @@ class LayerView:
     far: tuple[Side, Side] | None = None
     bias: Bias | None = None
     uneven: float | None = None
+    tabled: bool = False
+    """Something that depends on the slot is added to its input."""
     content_aware: bool = False
     crosses: bool = False
     causal: bool = False
+    ids_ignored: bool = False
+    """It turned by slots when it was given other positions."""
     odd: str = ""
     """Why it could not be read, if it could not."""
 

@@ -35,6 +35,9 @@ SUMS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__", "cat", "conc
 SOFTMAXES = frozenset({"softmax", "_safe_softmax"})
 PROJECTIONS = frozenset({"linear", "addmm", "layer_norm", "rms_norm", "conv1d"})
 WRITERS = frozenset({"__setitem__", "copy_"})
+SHAPED = frozenset({"expand_as", "view_as", "reshape_as", "type_as", "to"})
+"""Their other arguments lend a shape or a type."""
+BLANKS = ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "new_")
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,9 @@ class _Mode(TorchFunctionMode):
             return self._opened(func, args, kwargs)
         if func is F.scaled_dot_product_attention or name == "scaled_dot_product_attention":
             return self._fused(func, args, kwargs)
-        given = list(tensors_in((args, kwargs)))
+        if name.startswith(BLANKS):
+            return func(*args, **kwargs)
+        given = list(tensors_in(args[:1] if name in SHAPED else (args, kwargs)))
         marks = NOTHING.union(*(marks_of(t) for t in given)) if given else NOTHING
         if not marks:
             return func(*args, **kwargs)

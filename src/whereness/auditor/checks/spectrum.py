@@ -6,6 +6,8 @@ float32 tables of clean models were seen to do is a seventh of it.
 
 from typing import Any
 
+from torch import Tensor
+
 from whereness.auditor.capture import observe
 from whereness.auditor.comparing import NAMES, Compare, compares
 from whereness.auditor.expectation import LEARNED_TURNS, expected_sides
@@ -44,7 +46,7 @@ def _layer(subject: Subject, each: Compare) -> None:
             got, want = each.pairs(side, head)
             if got.keys() != want.keys():
                 continue  # another width, pairing, or no rotation: the checks of channels and layers
-            compared = True
+            compared = compared or bool(want)
             what = _speeds(subject, each, side, head) or _sizes(each, side, head)
             if what is not None and what.cause not in told:
                 told.add(what.cause)
@@ -141,6 +143,8 @@ def _sizes(each: Compare, side: int, head: int) -> Finding | None:
     """Amplitude at position 0, and growth from there."""
     got, want = each.got[side], each.want[side]
     growth = got.turning.growth[head], want.turning.growth[0]
+    if growth[0].shape != growth[1].shape or _by_slots(each, growth[0]):
+        return None
     off = (growth[0] - growth[1]).abs() / growth[1].abs().clamp_min(1e-30)
     if float(off.max()) > SIZE:
         channel, slot = divmod(int(off.argmax()), off.shape[-1])
@@ -155,6 +159,15 @@ def _sizes(each: Compare, side: int, head: int) -> Finding | None:
             remedy="use one amplitude for all positions, the config's",
         )
     return _amplitude(each, side, head)
+
+
+def _by_slots(each: Compare, growth: Tensor) -> bool:
+    """A temperature that counts slots whatever the ids say: nothing grows in the far run."""
+    return (
+        each.run == "far"
+        and each.expected.of("Temperature") is not None
+        and float((growth - 1).abs().max()) <= SIZE
+    )
 
 
 def _amplitude(each: Compare, side: int, head: int) -> Finding | None:
