@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from auditor.faults import hosts
+from auditor.faults.own import own
 from auditor.faults.planting import attentions, override
 from whereness.auditor.findings import Finding, Report
 from whereness.auditor.subject import Subject
@@ -13,7 +13,6 @@ from whereness.interop.config.files import read
 
 __all__ = ["attentions", "bad", "looked", "numbered", "override", "own", "said"]
 
-own = hosts.own
 
 
 def looked(model: nn.Module, *checks: str, inputs: Any = None) -> Report:

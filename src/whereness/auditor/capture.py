@@ -298,7 +298,9 @@ class _Runs:
             return made
         return made[:, :1].expand(made.shape).clone()
 
-    def _sides(self, look: Look, event: Event, key: tuple[str, int], made: list[Tensor]) -> None:
+    def _sides(
+        self, look: Look, event: Event, key: tuple[str, int], made: list[Tensor]
+    ) -> None:
         q, k = _heads(event.product.q, self.rows), _heads(event.product.k, self.rows)
         if q is None or k is None:
             look.odd[key] = "the axes of its queries and keys could not be told"
@@ -409,9 +411,7 @@ def _first_slot(out: Tensor, rows: int, slots: set[int]) -> Tensor | None:
 
 def _table(added: Sum, slots: int, attention: list[str]) -> Table | None:
     """What was added, if it is a row a slot and not within attention."""
-    if any(
-        added.module == path or added.module.startswith(path + ".") for path in attention if path
-    ):
+    if any(added.module == path or added.module.startswith(path + ".") for path in attention if path):
         return None
     x = added.added.detach()
     if x.dim() not in (2, 3) or x.shape[-1] != added.content.shape[-1] and not added.joined:

@@ -60,7 +60,11 @@ class Turning:
     def pairs(self, head: int = 0) -> dict[tuple[int, int], float]:
         """(lower, higher) channel -> speed, of a head."""
         partner, speeds = self.partner[head].tolist(), self.speeds[head].tolist()
-        return {(u, v): speeds[u] for u, v in enumerate(partner) if v > u and partner[v] == u}
+        return {
+            (u, v): speeds[u]
+            for u, v in enumerate(partner)
+            if v > u and partner[v] == u
+        }
 
     def strays(self, head: int = 0) -> list[int]:
         """Channels that change and have no partner that agrees."""
@@ -179,12 +183,7 @@ def _coefficients(x: Tensor, partner: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _as_turning(
-    a: Tensor,
-    b: Tensor,
-    partner: Tensor,
-    turns: Tensor,
-    positions: tuple[int, ...],
-    shifted: Tensor,
+    a: Tensor, b: Tensor, partner: Tensor, turns: Tensor, positions: tuple[int, ...], shifted: Tensor
 ) -> Turning:
     """Angles and sizes of pairs from their coefficients."""
     other = partner.clamp_min(0)[..., None].expand(a.shape)

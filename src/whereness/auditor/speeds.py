@@ -140,12 +140,7 @@ def _geometric(got: Sequence[float], want: Sequence[float], known: Known) -> Cau
         return None
     if known.base is not None:
         width = 2 * math.log(known.base) / step
-        plausible = {
-            known.head_dim,
-            2 * known.rotary_dim,
-            known.rotary_dim // 2,
-            known.rotary_dim - 2,
-        }
+        plausible = {known.head_dim, 2 * known.rotary_dim, known.rotary_dim // 2, known.rotary_dim - 2}
         if abs(width - round(width)) < 1e-3 and round(width) in plausible - {known.rotary_dim}:
             return Cause(
                 "K03",

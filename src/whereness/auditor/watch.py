@@ -298,9 +298,7 @@ def _origin(marks: Marks) -> Marks:
 
 def _with(args: tuple, kwargs: dict[str, Any], old: Tensor, new: Tensor) -> tuple[tuple, dict]:
     swapped = tuple(
-        new
-        if each is old
-        else [new if e is old else e for e in each]
+        new if each is old else [new if e is old else e for e in each]
         if isinstance(each, list)
         else each
         for each in args
@@ -318,9 +316,7 @@ def operands_of(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Tensor,
     return (tensors[1], tensors[0]) if name == REVERSED else (tensors[0], tensors[1])
 
 
-def met(
-    name: str, args: tuple, a: Tensor, b: Tensor, sources: tuple[Marks, Marks]
-) -> Product | None:
+def met(name: str, args: tuple, a: Tensor, b: Tensor, sources: tuple[Marks, Marks]) -> Product | None:
     """A product in the form (..., S, D) and (..., T, D); None where it has no such form."""
     if name != "einsum":
         if a.dim() < 2 or b.dim() < 2:
@@ -371,10 +367,9 @@ def fused_logits(given: dict[str, Any], silent: bool) -> Tensor:
     mask = given.get("attn_mask")
     if mask is not None:
         mask = mask.detach()
-        logits = (
-            logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
-        )
+        logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
     if given.get("is_causal"):
         seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).tril()
         logits = logits.masked_fill(~seen, -torch.inf)
     return logits
+
