@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -82,6 +83,8 @@ class Driver:
     ) -> None:
         self.model, self.inputs = model, inputs
         self.config = getattr(model, "config", None) if config is None else config
+        if isinstance(self.config, Mapping):
+            self.config = SimpleNamespace(**{str(k): v for k, v in self.config.items()})
         text = getattr(self.config, "get_text_config", None)
         self.text_config = text() if callable(text) else self.config
         self.names: Arguments = arguments_of(model)
@@ -249,6 +252,27 @@ class Driver:
     def ones(self, mask: Tensor) -> Tensor | None:
         """`mask` if the model takes one: explicit ids without a mask look like packing to some."""
         return None if self.mask is None else mask
+
+    @cached_property
+    def masks_are_bool(self) -> bool:
+        """Whether a mask (B, 1, S, T) is True where a query may attend, and not added to the logits.
+
+        Both are tried: a mask that forbids nothing must change nothing.
+        """
+        batch, length = TRIED
+        ids = self.sample(batch, length)
+        seen = torch.ones(batch, 1, length, length, dtype=torch.bool, device=self.device)
+        with restored(self.model), torch.no_grad():
+            self.model.eval()
+            plain = self(ids, mask=self.ones(seen[:, 0, 0].long())).output
+            for kind in (False, True):
+                self.__dict__["masks_are_bool"] = kind
+                for one in (seen.tril(), seen):
+                    with contextlib.suppress(Refused):
+                        found = self(ids, mask=one).output
+                        if torch.allclose(found, plain, rtol=1e-4, atol=1e-6, equal_nan=True):
+                            return kind
+        return False
 
     # Finding out ------------------------------------------------------------------------------
 
@@ -424,7 +448,8 @@ class Driver:
             )
             return {"mask": ~mask[:, 0].repeat_interleave(heads, 0)}
         name = self._needed("mask", self.mask)
-        # Added to the logits: true for every implementation of attention, a bool one is not.
+        if self.masks_are_bool:
+            return {name: mask}
         least = torch.finfo(self.dtype).min
         none = torch.zeros(mask.shape, dtype=self.dtype, device=mask.device)
         return {name: none.masked_fill(~mask, least)}

@@ -245,7 +245,7 @@ class Decoder(nn.Module):
 
     def behind(self, queries: int, past: int) -> Tensor:
         """(S, T): how many slots a key lies behind a query."""
-        slots = torch.arange(past + queries)
+        slots = torch.arange(past + queries, device=self.embed_tokens.weight.device)
         return slots[past:, None] - slots[None, :]
 
     def embedded(self, input_ids: Tensor, positions: Tensor) -> Tensor:

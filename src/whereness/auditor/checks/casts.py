@@ -126,6 +126,9 @@ def _passes(bench: Bench, tokens: Tensor) -> None:
         bench.not_checked(f"angles in half precision: {error}")
         return
     single = _watched(bench, tokens)
+    if single.halves and bench.driver.dtype == torch.float32:
+        ops = ", ".join(sorted(single.halves))
+        _angles(bench, "float32", f"something becomes half precision on the way ({ops})", "warning")
     base = _worst(single.waves, right.waves)
     for name, setting in (("bfloat16 weights", _half), ("autocast to bfloat16", _autocast)):
         try:
@@ -156,7 +159,7 @@ def _passes(bench: Bench, tokens: Tensor) -> None:
             bench,
             "products with 10-bit mantissas (TF32)",
             f"a cos or sin is off by {worst[0]:.2g}: angles are formed by a matrix product",
-            "note",
+            "warning",
         )
 
 

@@ -29,7 +29,9 @@ def _look(bench: Bench) -> None:
     tokens = driver.sample(BATCH, LENGTH)
     with bench.alone():
         driver(tokens)
-        with Watch(BATCH, LENGTH) as watch:
+        tensors = [*bench.model.parameters(), *bench.model.buffers()]
+        sizes = frozenset(n for t in tensors for n in t.shape)
+        with Watch(BATCH, LENGTH, sizes=sizes) as watch:
             driver(tokens)
     bench.compared("cost")
     if watch.seen.syncs:
@@ -41,9 +43,21 @@ def _look(bench: Bench) -> None:
                 "A check or a branch looks at a tensor's value (.item(), bool(), .tolist()).",
                 "Compare shapes, or leave the check to tensor operations.",
             ),
+            "warning" if watch.seen.read else "note",
         )
     if driver.takes == "pixels":
         return
+    if watch.seen.long:
+        _found(
+            bench,
+            f"a tensor {watch.seen.long} is made in a forward pass of {LENGTH} tokens",
+            "tables for the tokens at hand, or kept",
+            (
+                "The table of all advertised positions is made anew in each pass.",
+                "Make the rows that are asked for, or keep one table.",
+            ),
+            "warning",
+        )
     made = {shape: n for shape, n in watch.seen.squares.items() if n}
     if made:
         shape, times = max(made.items(), key=lambda item: math.prod(item[0]))

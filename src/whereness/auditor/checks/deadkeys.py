@@ -4,6 +4,7 @@ The model is made anew from its config and compared; then each position-related 
 by itself. A setting that the config reader takes for part of the formula must move the output.
 """
 
+import contextlib
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,8 +22,8 @@ from whereness.interop.config.parts import parts_of
 from whereness.interop.config.reader import layers_of
 
 CHECK = "CHK11"
-LENGTH, STRIDE = 24, 17
-"""Tokens of a run, and the ids between them: far apart, so that slow pairs turn as well."""
+LENGTH, FAR = 24, 5000
+"""Tokens of a run, and the last id: far apart, so that slow pairs turn and scalings begin."""
 KEYS = (
     "rope_theta",
     "rotary_emb_base",
@@ -83,11 +84,12 @@ def _output(bench: Bench, model: nn.Module) -> torch.Tensor | None:
         given: dict[str, Any] = {}
         if driver.takes != "pixels" and driver.first is not None:
             ids = bench.natural(1, LENGTH)
-            stride = STRIDE
-            if driver.max_tokens is not None:
-                stride = max(1, min(STRIDE, (driver.max_tokens - 1 - driver.first) // LENGTH))
-            given["positions"] = (ids - driver.first) * stride + driver.first
             given["mask"] = driver.ones(torch.ones_like(ids))
+            most = (driver.max_tokens or FAR) - 1 - driver.first
+            for stride in (FAR // LENGTH, max(1, most // LENGTH)):
+                given["positions"] = (ids - driver.first) * stride + driver.first
+                with contextlib.suppress(Refused):  # a table ends where turning goes on
+                    return replace(bench, driver=other).run(tokens, **given)
         return replace(bench, driver=other).run(tokens, **given)
     except Refused:
         return None
@@ -109,6 +111,19 @@ def _not_its_config(bench: Bench, twin: nn.Module, gap: float) -> None:
         or table.shape != theirs[name].shape
         or bench.differ(table, theirs[name])
     ]
+    rounded = [n for n in tables if n in theirs and _is_rounded(ours[n], theirs[n])]
+    if tables and rounded == tables:
+        bench.found(
+            "K06",
+            "error",
+            expected="tables as this class makes them from the config, in float32 or better",
+            measured=f"the output changes by {gap:.1e}; rounded to half precision: "
+            + ", ".join(tables[:4]),
+            cause="Frequencies or slopes were rounded to half precision; no later cast brings them back.",
+            remedy="Make the tables again after any cast.",
+            where=tables[0],
+        )
+        return
     bench.found(
         "K02",
         "error",
@@ -120,6 +135,14 @@ def _not_its_config(bench: Bench, twin: nn.Module, gap: float) -> None:
         remedy="Set the config first, then build; to change a live model, rebuild its tables.",
         where=tables[0] if tables else "",
     )
+
+
+def _is_rounded(table: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether a table is the right one, rounded to a half type."""
+    if table.shape != right.shape or not table.is_floating_point():
+        return False
+    halves = (right.to(half).double() for half in (torch.bfloat16, torch.float16))
+    return any(torch.equal(table.double(), half) for half in halves)
 
 
 def _settings(bench: Bench, base: torch.Tensor) -> None:

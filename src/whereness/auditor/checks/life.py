@@ -5,6 +5,7 @@ Nothing is pickled. Severity is a warning where the fault shows only to those wh
 
 import contextlib
 import copy
+from types import FunctionType
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ def _look(bench: Bench) -> None:
     tokens = bench.driver.sample(2, 6)
     fresh = bench.run(tokens)
     _state(bench, tokens, fresh)
+    _functions(bench)
     _training(bench, tokens)
     if sum(p.numel() for p in bench.model.parameters()) > MOST_WEIGHTS:
         bench.not_checked("copies and the meta device: the model is too large to be held twice")
@@ -57,12 +59,31 @@ def _state(bench: Bench, tokens: Tensor, fresh: Tensor) -> None:
     kept = [k for k in state if k.endswith(DERIVED)]
     if kept:
         measured = f"derived: {', '.join(kept[:4])}"
-        _found(bench, "note", "checkpoints hold what was learned alone", measured, _KEYS, kept[0])
+        _found(
+            bench, "warning", "checkpoints hold what was learned alone", measured, _KEYS, kept[0]
+        )
 
 
 def _few(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The entries that are small enough to be copied in any model."""
     return {k: v for k, v in state.items() if v.numel() <= 1_000_000}
+
+
+def _functions(bench: Bench) -> None:
+    """Functions that have no name to be found again by: a model that holds one cannot be saved
+    whole, nor sent to another process.
+    """
+    found = [
+        f"{path}.{name}".lstrip(".")
+        for path, module in bench.model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, FunctionType)
+        and ("<lambda>" in value.__qualname__ or "<locals>" in value.__qualname__)
+    ]
+    bench.compared("functions kept on modules")
+    if found:
+        measured = f"local functions: {', '.join(found[:4])}"
+        _found(bench, "warning", "what modules hold can be pickled", measured, _COPY, found[0])
 
 
 def _training(bench: Bench, tokens: Tensor) -> None:

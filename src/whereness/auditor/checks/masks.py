@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from whereness.auditor.drive import Driver, Refused
-from whereness.auditor.probing import Bench, decoded, probed
+from whereness.auditor.probing import Bench, decoded, probed, windows
+from whereness.auditor.restore import written
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK16"
@@ -42,7 +44,7 @@ def _look(bench: Bench) -> None:
         return
     rows = differing_sight(bench, whole)
     bench.compared("keys seen")
-    if rows:
+    if rows and not lost(bench, rows):
         shown = "; ".join(f"query {i}: {got} of {wanted}" for i, got, wanted in rows[:3])
         bench.found(
             "K19",
@@ -115,16 +117,29 @@ def differing_sight(bench: Bench, whole: Sight | None = None) -> list[tuple[int,
     return [found[i] for i in sorted(found)]
 
 
+def lost(bench: Bench, rows: list[tuple[int, int, int]]) -> bool:
+    """Whether a cache has forgotten keys: too few are seen, and only past a window. CHK4 tells."""
+    narrow = [w for w in windows(bench.driver) if w < bench.length]
+    return bool(narrow) and all(i >= narrow[0] and got < wanted for i, got, wanted in rows)
+
+
 def _whole_rows(bench: Bench, whole: Tensor) -> None:
     """A window that the config names is kept, and not narrower."""
-    expected = _reach(bench)
-    if expected is None or bool(whole.triu(1).any()):
+    if bool(whole.triu(1).any()):
         return
     length = len(whole)
     offsets = torch.arange(length)[:, None] - torch.arange(length)
     seen = int(offsets[whole.cpu()].max()) if bool(whole.any()) else 0
+    reaches = _reaches(bench)
+    if reaches and seen < length - 1:
+        bench.compared("window")
+        if seen not in reaches:
+            _not_the_window(bench, seen, reaches)
+    expected = _reach(bench)
+    if expected is None:
+        return
     bench.compared("window")
-    if seen > expected:
+    if seen > expected and seen not in reaches:
         bench.found(
             "K19",
             "error",
@@ -133,6 +148,31 @@ def _whole_rows(bench: Bench, whole: Tensor) -> None:
             cause="The window is not applied in some layer or on this path.",
             remedy="Apply the window of each layer's type in its mask.",
         )
+
+
+def _reaches(bench: Bench) -> list[int]:
+    """How far back a token may see if any number of layers have the config's one window."""
+    config = bench.driver.text_config
+    window = getattr(config, "sliding_window", None)
+    names = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    layers = next(
+        (v for v in (getattr(config, n, None) for n in names) if isinstance(v, int)), None
+    )
+    if not isinstance(window, int) or isinstance(window, bool) or layers is None:
+        return []
+    return [count * (window - 1) for count in range(1, layers + 1)]
+
+
+def _not_the_window(bench: Bench, seen: int, reaches: list[int]) -> None:
+    bench.found(
+        "K19",
+        "error",
+        expected=f"with a window of {reaches[0] + 1} a token is moved by those up to"
+        f" {', '.join(map(str, reaches[:4]))} back (by layers that have it)",
+        measured=f"by those up to {seen} back",
+        cause="The window is counted from another end, or with one key more or less.",
+        remedy="A key is visible if 0 <= q_slot - k_slot < window.",
+    )
 
 
 def _reach(bench: Bench) -> int | None:
@@ -176,6 +216,7 @@ def _grid(bench: Bench, name: str, resize: Any, table: Tensor) -> None:
             wrong.append(f"{height}x{width}: prefix rows changed")
         elif (height, width) == (side, side) and bench.differ(made, table):
             wrong.append("the own size is not the identity")
+    wrong += _turned(resize, table, side, prefix, patch)
     bench.compared("resized grid", where=name)
     if wrong:
         bench.found(
@@ -187,6 +228,39 @@ def _grid(bench: Bench, name: str, resize: Any, table: Tensor) -> None:
             remedy="Give the interpolation the target size and the number of prefix rows.",
             where=name,
         )
+
+
+def _turned(resize: Any, table: nn.Parameter, side: int, prefix: int, patch: int) -> Iterator[str]:
+    """A table that varies along its rows alone must do so at another shape, and be what an
+    interpolation to that size gives.
+    """
+    height, width = side + 2, side + 1
+    zeros = table.new_zeros(1, prefix + height * width, table.shape[2])
+    with written(table):
+        with torch.no_grad():
+            rows = torch.arange(side, dtype=table.dtype, device=table.device) ** 1.5
+            table[:, prefix:] = rows[:, None].expand(side, side).reshape(1, -1, 1)
+        made = resize(zeros, height * patch, width * patch)[0, prefix:, 0]
+        grid = table[:, prefix:, :1].reshape(1, side, side, 1).permute(0, 3, 1, 2)
+        if made.numel() != height * width:
+            return
+        made = made.reshape(height, width)
+        if not torch.allclose(made, made[:, :1].expand_as(made), rtol=1e-4, atol=1e-4):
+            yield f"{height}x{width}: rows and columns are exchanged"
+            return
+        for mode, smooth in (("bicubic", False), ("bicubic", True), ("bilinear", False),
+                             ("bilinear", True)):  # fmt: skip
+            for corners in (False, True):
+                right = functional.interpolate(
+                    grid.float(),
+                    (height, width),
+                    mode=mode,
+                    antialias=smooth,
+                    align_corners=corners,
+                )
+                if torch.allclose(made.float(), right[0, 0], rtol=1e-4, atol=1e-4):
+                    return
+        yield f"{height}x{width}: values of no interpolation to that size"
 
 
 def _square(rows: int) -> tuple[int | None, int]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from whereness.auditor.checks.masks import sight
 from whereness.auditor.classes import whole_class
 from whereness.auditor.drive import Refused
-from whereness.auditor.probing import Bench, change, probed
+from whereness.auditor.probing import Bench, change, probed, windows
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK6"
@@ -35,7 +35,11 @@ def _look(bench: Bench) -> None:
     if driver.takes == "pixels":
         bench.not_checked("images and sounds are not packed by tokens")
         return
-    ways = list(boundaries(bench))
+    if any(w < FIRST + SECOND for w in windows(driver)):
+        bench.not_checked("windows are narrower than the documents of this probe")
+        return
+    _guessed(bench)
+    ways = boundaries(bench)
     if not ways:
         bench.not_checked("the model cannot be told where a packed document begins")
     for name, given in ways:
@@ -111,6 +115,42 @@ _IGNORED = (
 _NOT_RESET = (
     "The mask is right but the second document is numbered on from the first.",
     "Begin the numbers again at every boundary.",
+)
+
+
+def _guessed(bench: Bench) -> None:
+    """Ids that go on after a gap, or begin late, are no boundary where a mask says "one row"."""
+    driver = bench.driver
+    if driver.first is None or driver.mask is None:
+        return
+    total = FIRST + SECOND
+    tokens, ids = driver.sample(1, total), bench.natural(1, total)
+    mask = torch.ones_like(ids)
+    other = torch.cat([driver.sample(1, FIRST, seed=3), tokens[:, FIRST:]], 1)
+    gap = ids + (torch.arange(total, device=ids.device) >= FIRST) * 3
+    try:
+        bench.run(tokens, positions=ids, mask=mask)
+    except Refused:
+        return
+    for name, where in {"ids after a gap": gap, "ids that begin at 5": ids + 5}.items():
+        try:
+            got, moved = (bench.run(t, positions=where, mask=mask) for t in (tokens, other))
+        except Refused as error:
+            if driver.max_tokens is None or driver.max_tokens > total + 8:
+                _found(bench, name, f"the model raised {error}", _GUESSED)
+                return
+            continue
+        seen = change(moved[:, FIRST:], got[:, FIRST:])
+        alone = change(bench.run(other)[:, FIRST:], bench.run(tokens)[:, FIRST:])
+        if seen <= bench.tolerance < alone:
+            _found(bench, name, "tokens after it no longer see those before", _GUESSED)
+            return
+    bench.compared("boundaries are not guessed")
+
+
+_GUESSED = (
+    "Where a document begins is guessed from the ids.",
+    "Take boundaries as such (numbers of documents, lengths); ids only say where a token is.",
 )
 
 

@@ -9,14 +9,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from whereness.auditor.checks.masks import sight
 from whereness.auditor.drive import Refused
 from whereness.auditor.probing import Bench, change, probed
+from whereness.auditor.restore import written
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK18"
 LENGTH, BATCH = 7, 3
+LONGEST = 9
+FEW_WEIGHTS, MOST_DIFFERENCES = 1_000_000, 24
+"""Weights up to which gradients are held against differences, and of how many tensors."""
+DIFFERENCE = 0.05
+"""Part by which a gradient may be off; differences of a smooth function agree to 1e-6."""
 MOST_WEIGHTS = 20_000_000
 """Weights up to which gradients are compared."""
 
@@ -33,6 +40,9 @@ def _look(bench: Bench) -> None:
     _inputs(bench, tokens)
     if driver.takes != "pixels":
         _shapes(bench, tokens, plain)
+        _sizes(bench)
+    _trained(bench, tokens, plain)
+    _slopes(bench, tokens)
     _implementations(bench, tokens)
     _recomputed(bench, tokens)
 
@@ -57,6 +67,20 @@ def _shapes(bench: Bench, tokens: Tensor, plain: Tensor) -> None:
     """One row, one token, and tokens that are not contiguous."""
     driver = bench.driver
     wide = torch.stack([tokens, tokens.flip(0)], 2)[:, :, 0]
+    if driver.first is not None:
+        ids = bench.natural(BATCH, LENGTH)
+        ids[1] += 1  # rows that differ, or wrong strides would read the same
+        mask = driver.ones(torch.ones_like(ids))
+        other = ids.T.contiguous().T
+        got, right = (bench.run(tokens, positions=i, mask=mask) for i in (other, ids))
+        warped = ids * 2 - ids[:, :1]
+        got2, right2 = (
+            bench.run(tokens, positions=i, mask=mask) for i in (warped.T.contiguous().T, warped)
+        )
+        gap = max(change(got, right), change(got2, right2))
+        if not gap <= bench.tolerance:
+            measured = f"the output changes by {gap:.1e}"
+            _found(bench, "ids of other strides", measured, "the same output", _STRIDES)
     runs = {"other strides": (wide, plain), "one row": (tokens[:1], plain[:1])}
     for name, (given, expected) in runs.items():
         try:
@@ -85,6 +109,103 @@ def _shapes(bench: Bench, tokens: Tensor, plain: Tensor) -> None:
     except Refused:
         pass
     bench.compared("shapes")
+
+
+def _sizes(bench: Bench) -> None:
+    """As many tokens as heads, rows or anything else: a causal model gives the start of a longer
+    run, whatever the number.
+    """
+    if not sight(bench).causal:
+        return
+    tokens = bench.driver.sample(1, LONGEST)
+    whole = bench.run(tokens)
+    gaps = {n: change(bench.run(tokens[:, :n]), whole[:, :n]) for n in range(2, LONGEST)}
+    wrong = {n: gap for n, gap in gaps.items() if not gap <= bench.tolerance}
+    bench.compared("numbers of tokens")
+    # If most are wrong it is no axis: what is true of later tokens is seen by earlier ones.
+    if wrong and len(wrong) <= 2:
+        measured = ", ".join(f"{n} tokens {gap:.1e}" for n, gap in wrong.items())
+        _found(
+            bench,
+            "equal sizes",
+            f"change of the output: {measured}",
+            "that of other sizes",
+            _STRIDES,
+        )
+
+
+def _trained(bench: Bench, tokens: Tensor, plain: Tensor) -> None:
+    """Training mode without dropout is no other model."""
+    norms = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001
+    if any(isinstance(m, norms) for m in bench.model.modules()):
+        return
+    outputs = []
+    for seed in (0, 1):
+        with bench.alone() as driver:
+            bench.model.train()
+            for module in bench.model.modules():
+                for name, value in list(vars(module).items()):
+                    if isinstance(value, float) and ("drop" in name or name == "p"):
+                        setattr(module, name, 0.0)
+            torch.manual_seed(seed)
+            try:
+                outputs.append(driver(tokens).output)
+            except Refused:
+                return
+    if bench.differ(outputs[0], outputs[1]):
+        return  # something is still random: nothing can be said
+    bench.compared("training mode")
+    if bench.differ(outputs[0], plain):
+        measured = f"the output changes by {change(outputs[0], plain):.1e}, dropout being off"
+        _found(bench, "training mode", measured, "the output of eval mode", _KERNEL)
+
+
+def _slopes(bench: Bench, tokens: Tensor) -> None:
+    """The backward pass is the derivative of the forward pass, weight by weight."""
+    weights = {n: p for n, p in bench.model.named_parameters() if p.requires_grad and p.dim() >= 2}
+    if not bench.exact or not weights or sum(p.numel() for p in weights.values()) > FEW_WEIGHTS:
+        bench.not_checked("the backward pass against differences: no float64, or too many weights")
+        return
+    chosen = dict(list(weights.items())[:MOST_DIFFERENCES])
+    with bench.alone() as driver, torch.enable_grad():
+        output = driver(tokens).output
+        if not output.requires_grad:
+            return
+        generator = torch.Generator().manual_seed(0)
+        factor = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output)
+        grads = torch.autograd.grad(
+            (output * factor).sum(), list(chosen.values()), allow_unused=True
+        )
+    worst, where = 0.0, ""
+    for (name, weight), grad in zip(chosen.items(), grads, strict=True):
+        gap = 0.0 if grad is None else _against_difference(bench, tokens, factor, weight, grad)
+        if gap > worst:
+            worst, where = gap, name
+    bench.compared("backward against differences")
+    if worst > DIFFERENCE:
+        measured = f"{where}: the gradient is off by {worst:.0%} from a difference of two outputs"
+        _found(bench, where, measured, "the derivative of the forward pass", _BACKWARD)
+
+
+def _against_difference(
+    bench: Bench, tokens: Tensor, factor: Tensor, weight: Tensor, grad: Tensor
+) -> float:
+    """How far a gradient is from what two runs say, as a part; 0 where two steps do not agree."""
+    generator = torch.Generator().manual_seed(1)
+    way = torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight)
+    told = float((grad * way).sum())
+
+    def loss(step: float) -> float:
+        with written(weight):
+            weight.data.add_(way, alpha=step)
+            return float((bench.driver(tokens).output * factor).sum())
+
+    step = 1e-4 * float(weight.std())
+    far, near = ((loss(s) - loss(-s)) / (2 * s) for s in (step, step / 4))
+    size = float(grad.norm() * way.norm()) / max(1.0, weight.numel() ** 0.5)
+    if abs(far - near) > 0.01 * max(abs(far), size):
+        return 0.0  # a kink, a switch of experts, or float32 inside
+    return abs(told - near) / max(abs(near), size, 1e-30)
 
 
 def _implementations(bench: Bench, tokens: Tensor) -> None:
@@ -121,7 +242,11 @@ def _switches(bench: Bench) -> Iterator[tuple[str, Callable[[], None]]]:
     if hasattr(config, "_attn_implementation"):
         for name in ("eager", "sdpa"):
             yield name, lambda name=name: _set(bench, name)
-    layers = [m for m in bench.model.modules() if isinstance(m, _torch_layers())]
+    layers = [
+        m
+        for m in bench.model.modules()
+        if isinstance(m, (nn.TransformerEncoderLayer, nn.MultiheadAttention))
+    ]
     if layers:
         for name, on in (("plain", False), ("fast path", True)):
             yield name, lambda on=on: torch.backends.mha.set_fastpath_enabled(on)
@@ -129,12 +254,6 @@ def _switches(bench: Bench) -> Iterator[tuple[str, Callable[[], None]]]:
     if own and type(own[0]).__module__.startswith("whereness."):
         for name in ("reference", "auto"):
             yield name, lambda name=name: [setattr(m, "implementation", name) for m in own] and None
-
-
-def _torch_layers() -> tuple[type, ...]:
-    from torch import nn
-
-    return (nn.TransformerEncoderLayer, nn.MultiheadAttention)
 
 
 def _set(bench: Bench, name: str) -> None:
@@ -230,6 +349,10 @@ _STRIDES = (
 _KERNEL = (
     "One of the two paths has another mask, scale or table.",
     "Give both paths the same resolved settings and compare them in float64.",
+)
+_BACKWARD = (
+    "A backward pass written by hand: the gradient is turned as the input was, or not at all.",
+    "Turn gradients back by the same angles; check with torch.autograd.gradcheck.",
 )
 _RECOMPUTE = (
     "The recomputed layer gets other positions or tables than the first pass.",

@@ -11,9 +11,11 @@ Axes: S tokens, T keys.
 import torch
 from torch import Tensor
 
+from whereness.auditor.capture import observe
 from whereness.auditor.checks.masks import sight
 from whereness.auditor.drive import Refused
-from whereness.auditor.probing import Bench, change, decoded, probed
+from whereness.auditor.findings import Finding
+from whereness.auditor.probing import Bench, change, decoded, probed, windows
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK7"
@@ -27,6 +29,7 @@ def run(subject: Subject) -> None:
 
 def _look(bench: Bench) -> None:
     driver = bench.driver
+    _repeated_slopes(bench)
     if driver.takes == "pixels" or driver.first is None:
         bench.not_checked(
             "the model takes no positions: a rank's tokens cannot be told their place"
@@ -57,6 +60,31 @@ def _look(bench: Bench) -> None:
         )
 
 
+def _repeated_slopes(bench: Bench) -> None:
+    """Heads whose bias is that of the first half: ranks that number their heads from 0."""
+    for view in observe(bench.subject).layers:
+        bias = None if view.bias is None or not view.biased else view.bias.values
+        if bias is None or bias.dim() != 3 or bias.shape[0] < 2 or bias.shape[0] % 2:
+            continue
+        first, second = bias.nan_to_num(0.0).chunk(2)
+        bench.subject.compared(CHECK, "bias by head", view.index, view.where)
+        spread = float((first - first[:1]).abs().max()) if len(first) > 1 else 1.0
+        if torch.equal(first, second) and spread > 0 and float(first.abs().max()) > 0:
+            bench.subject.found(
+                Finding(
+                    check=CHECK,
+                    kind="K11",
+                    severity="error",
+                    expected="every head has its own slope",
+                    measured=f"the last {len(second)} heads have the bias of the first",
+                    cause="Slopes are made from a rank's number of heads, beginning at head 0.",
+                    remedy="slopes(all heads)[offset : offset + local heads].",
+                    layer=view.index,
+                    where=view.where,
+                )
+            )
+
+
 def orders(length: int, ranks: int) -> dict[str, list[int]]:
     """Slots of the whole in the order in which ranks hold them."""
     piece = length // (2 * ranks)
@@ -73,6 +101,9 @@ def _permuted(bench: Bench, tokens: Tensor, ids: Tensor, whole: Tensor) -> dict[
     the model reads the order of slots (convolutions, recurrences).
     """
     driver = bench.driver
+    if any(w < LENGTH for w in windows(driver)):
+        bench.not_checked("zigzag and striped ranks: windows by slot are narrower than this probe")
+        return {}
     causal = sight(bench).causal
     ones = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=driver.device)
     seen = ones.tril() if causal else ones
@@ -88,11 +119,26 @@ def _permuted(bench: Bench, tokens: Tensor, ids: Tensor, whole: Tensor) -> dict[
         for name, order in orders(LENGTH, RANKS).items():
             slots = torch.tensor(order, device=driver.device)
             mask = _full(seen[slots][:, slots], tokens)
-            got = bench.run(tokens[:, slots], positions=ids[:, slots], mask=mask)
+            try:
+                got = bench.run(tokens[:, slots], positions=ids[:, slots], mask=mask)
+            except Refused as error:
+                _refused(bench, name, str(error))
+                return {}
             found[name] = change(got, whole[:, slots])
     except Refused as error:
         bench.not_checked(f"shards: the model raised {error}")
     return found
+
+
+def _refused(bench: Bench, name: str, said: str) -> None:
+    bench.found(
+        "K11",
+        "warning",
+        expected="tokens in the order of ranks, with their ids and a mask, are taken",
+        measured=f"{name}: the model raised {said[:160]}",
+        cause="The layers can number a contiguous piece alone.",
+        remedy="Make tables and biases from the ids of queries and of keys.",
+    )
 
 
 def _full(seen: Tensor, tokens: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ def _look(bench: Bench) -> None:
     if driver.takes != "pixels":
         _after_long(bench, tokens, fresh)
         _offsets(bench, tokens)
+        _keys(bench, tokens)
     _modes(bench, tokens, fresh)
     bench.compared("state")
 
@@ -103,6 +104,23 @@ def _offsets(bench: Bench, tokens: Tensor) -> None:
                 remedy="Key what is kept by its ids, or keep nothing.",
             )
             return
+
+
+def _keys(bench: Bench, tokens: Tensor) -> None:
+    """A forward pass that adds to what the model saves."""
+    before = set(bench.model.state_dict())
+    with bench.alone() as driver:
+        driver(tokens)
+        after = set(bench.model.state_dict())
+    if after != before:
+        bench.found(
+            "K07",
+            "error",
+            expected="a forward pass leaves the keys of the state_dict as they are",
+            measured=f"keys that come or go: {', '.join(sorted(after ^ before)[:4])}",
+            cause="A table is registered, as persistent, when it is first used.",
+            remedy="Register tables in the constructor, non-persistent.",
+        )
 
 
 def _modes(bench: Bench, tokens: Tensor, fresh: Tensor) -> None:

@@ -5,6 +5,7 @@ tables that are no buffers), and if asked for by name an export with a length th
 """
 
 import contextlib
+import copy
 import logging
 import warnings
 from collections.abc import Iterator
@@ -36,12 +37,38 @@ def _look(bench: Bench) -> None:
     if watch.seen.complex:
         ops = ", ".join(sorted(watch.seen.complex)[:4])
         _found(bench, f"complex tensors ({ops})", "real tensors alone", _COMPLEX)
+    if watch.seen.read:
+        measured = f"{watch.seen.read} times the largest or smallest position is read back"
+        _found(bench, measured, "no branch on a value of a tensor", _BRANCH)
     if watch.seen.double and bench.driver.dtype != torch.float64:
         ops = ", ".join(sorted(watch.seen.double)[:4])
-        _found(bench, f"float64 tensors ({ops})", "float32 at most on the device", _DOUBLE, "note")
+        _found(bench, f"float64 tensors ({ops})", "float32 at most on the device", _DOUBLE)
+    _one_row(bench, tokens)
     _replaced(bench, tokens)
     _unregistered(bench)
+    _elsewhere(bench, tokens)
     _exported(bench, tokens)
+
+
+def _one_row(bench: Bench, tokens: Tensor) -> None:
+    """Ids (1, S) for a batch, as exporters make them."""
+    driver = bench.driver
+    if driver.takes == "pixels" or driver.first is None:
+        return
+    ids = bench.natural(2, LENGTH)
+    mask = driver.ones(torch.ones_like(ids))
+    try:
+        right = bench.run(tokens, positions=ids, mask=mask)
+        got = bench.run(tokens, positions=ids[:1], mask=mask)
+    except Refused as error:
+        _found(
+            bench, f"ids (1, S) for a batch: the model raised {error}", "broadcast ids", _BROADCAST
+        )
+        return
+    bench.compared("ids of one row")
+    if bench.differ(got, right):
+        measured = f"ids (1, S) for a batch change the output by {change(got, right):.1e}"
+        _found(bench, measured, "broadcast ids", _BROADCAST)
 
 
 def _replaced(bench: Bench, tokens: Tensor) -> None:
@@ -56,7 +83,11 @@ def _replaced(bench: Bench, tokens: Tensor) -> None:
         except Refused:
             return
         after = _held(bench.model)
-    changed = [k for k, v in after.items() if before.get(k) is not v and isinstance(v, Tensor)]
+    changed = [
+        k
+        for k, v in after.items()
+        if before.get(k) is not v and (isinstance(v, Tensor) or before.get(k) != v)
+    ]
     if changed:
         _found(
             bench,
@@ -109,6 +140,34 @@ def _moves(model: nn.Module, name: str) -> bool:
             return False
         value = getattr(module, attribute, None)
         return not isinstance(value, Tensor) or value.is_meta
+
+
+def _elsewhere(bench: Bench, tokens: Tensor) -> None:
+    """The model on another device, the meta device being one that every machine has: what stays on
+    the CPU meets tensors that are not there.
+    """
+    if bench.driver.device.type != "cpu" or bench.driver.inputs or bench.driver.decodes:
+        bench.not_checked("another device: only models on the CPU that take tokens alone")
+        return
+    with restored(bench.model) as model:
+        driver = copy.copy(bench.driver)
+        driver.extra = {
+            k: v.to("meta") if isinstance(v, Tensor) else v for k, v in driver.extra.items()
+        }
+        try:
+            model.to(device="meta")
+            driver(tokens.to("meta"))
+        except (Refused, RuntimeError, NotImplementedError) as error:
+            said = str(error)
+            if "copy out of meta" in said:
+                _found(bench, "a pass copies positions to the host", "a pass on one device", _STAYS)
+            elif "cpu" in said and "meta" in said and "device" in said:
+                measured = f"with the model on another device a pass raised {said[:160]}"
+                _found(bench, measured, "tables where their input is", _STAYS)
+            else:
+                bench.not_checked(f"another device: {said[:160]}")
+            return
+    bench.compared("another device")
 
 
 def _exported(bench: Bench, tokens: Tensor) -> None:
@@ -165,9 +224,17 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
+_BROADCAST = (
+    "Ids with a batch axis of 1, which exporters make, are not broadcast.",
+    "Expand ids to the batch before they index a table.",
+)
 _COMPLEX = (
     "Rotations are complex products, which exporters and some devices do not have.",
     "Keep cos and sin as two real tensors.",
+)
+_BRANCH = (
+    "A table is chosen, or a length found, by looking at a tensor's value: tracers cannot follow.",
+    "Take lengths from shapes, and choose by tensor arithmetic (where).",
 )
 _DOUBLE = (
     "Angles are formed in float64 on the device; some devices have none.",
