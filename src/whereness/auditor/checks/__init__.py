@@ -19,5 +19,11 @@ class Check:
     needs: Need
 
 
-CHECKS: tuple[Check, ...] = (Check("config", "CHK11", "config"),)
+CHECKS: tuple[Check, ...] = (
+    Check("config", "CHK11", "config"),
+    Check("buffers", "CHK9", "weights"),
+    Check("rows", "CHK10", "weights"),
+    Check("pairing", "CHK12", "weights"),
+    Check("text", "CHK12", "text"),
+)
 """In the order in which they run: static first; those that leave a state behind last."""
