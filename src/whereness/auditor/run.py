@@ -125,8 +125,9 @@ def _answers(subject: Subject) -> None:
     assert subject.model is not None
     with aside(), restored(subject.model):
         try:
-            driver = Driver(subject.model, subject.inputs)
-            driver(driver.sample(1, 4))
+            subject.shared["driver"] = driver = Driver(subject.model, subject.inputs)
+            with restored(subject.model):
+                driver(driver.sample(1, 4))
         except Refused as error:
             raise ValueError(
                 f"{subject.name}: a plain forward pass fails (if it needs arguments beside tokens, "
