@@ -225,6 +225,13 @@ def test_position_ids_that_were_cast_or_merged(tmp_path):
     assert "row 257 is 256" in wrong(found, "CHK9", "K14").measured
 
 
+def test_position_ids_may_begin_behind_the_rows_of_no_position(tmp_path):
+    ids, table = torch.arange(LENGTH) + 2, "embeddings.position_embeddings.weight"
+    sound(report(tmp_path, {IDS: ids, table: torch.randn(LENGTH + 2, 8)}), 2)
+    for rows in (LENGTH, LENGTH + 1):
+        wrong(report(tmp_path, {IDS: ids, table: torch.randn(rows, 8)}), "CHK9", "K14")
+
+
 def swin(height, width):
     """The index in plain loops."""
     places = [(y, x) for y in range(height) for x in range(width)]

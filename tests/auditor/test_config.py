@@ -142,6 +142,13 @@ def test_layers_are_listed_as_the_config_has_them():
     assert [each.what for each in report.compared] == ["config keys"]
 
 
+def test_layers_of_a_live_model_are_for_others_to_list():
+    model = torch.nn.Linear(2, 2)
+    model.config = SMALL
+    report = audit(model, checks=["config"])
+    assert report.compared and not report.layers
+
+
 # Rules
 
 
@@ -153,7 +160,10 @@ def test_sections_that_do_not_fit():
     assert found(keys(2, 3, 3)) == []
     ((kind, where, said),) = found(keys(2, 3, 4))
     assert (kind, where, said) == ("K03", "mrope_section", "mrope_section = [2, 3, 4] adds up to 9")
+    assert [kind for kind, *_ in found(keys(2, 3, 2))] == ["K03"]
     assert [kind for kind, *_ in found(keys(8, 0, 0))] == ["K15"]
+    whole = {"model_type": "llava", "text_config": keys(2, 3, 2)}
+    assert [f.part for f in audit(whole).findings if f.kind == "K03"] == ["text_config"]
     assert [kind for kind, *_ in found(keys(8))] == ["K15"]
 
 
@@ -197,6 +207,14 @@ def test_a_scaling_that_starts_where_the_context_ends(original, length, kind, wa
     assert any("no further than pre-training" in text for _, _, text in said) == warned
     where = {where for _, where, text in said if "no further" in text}
     assert where <= {"rope_scaling.original_max_position_embeddings"}
+
+
+def test_a_length_of_pre_training_that_was_derived():
+    """It is told that it is missing, not that it is too long."""
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    said = found(config(rope_scaling=rope))
+    assert [kind for kind, *_ in said] == ["K22", "K02"]
+    assert all("is missing" in text for *_, text in said)
 
 
 def test_an_amplitude_far_from_the_formula():
@@ -263,7 +281,7 @@ def test_a_setting_beside_the_parts():
 def test_a_key_on_positions_that_nothing_reads():
     ((kind, where, said),) = found(config(rope_tetha=5.0))
     assert (kind, where) == ("K22", "rope_tetha") and "by no family" in said
-    assert found(config(rope_tetha=None, use_rope=False)) == []
+    assert found({**config(), "rope_tetha": None, "rope_on": False}) == []
 
 
 def test_gguf_metadata_are_held_to_the_same(tmp_path):
@@ -327,6 +345,10 @@ def test_a_base_is_held_against_the_length_that_it_serves():
     assert said({**wide, "rope_theta": 5e8}) == []
     # A window of the last tokens is all that a layer compares.
     assert said({**wide, "model_type": "mistral", "sliding_window": 2048}) == []
+    # One that is not known is none.
+    both = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 4096}
+    typed = {**wide, "model_type": "qwen2", **both}
+    assert said(typed) == ["note"] and said({**typed, "use_bidirectional_attention": True}) == []
     # A scaled model was trained at its original length.
     rope = {"rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 2048}
     assert said({**wide, "rope_scaling": rope}) == []

@@ -148,6 +148,14 @@ def test_rows_before_position_0_may_be_what_they_will(tmp_path):
     assert not report(tmp_path, table, roberta).findings
 
 
+def test_the_row_of_padding_may_be_empty_in_a_family_that_is_not_known(tmp_path):
+    table = trained()
+    table[1] = 0
+    for pad, count in ((1, 0), (2, 1)):
+        config = {**BERT, "model_type": "longformer", "pad_token_id": pad}
+        assert len(report(tmp_path, table, config).of("warning")) == count
+
+
 def test_a_table_whose_first_trained_row_is_another(tmp_path):
     table = trained()
     table[:6] = 0

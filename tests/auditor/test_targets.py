@@ -14,6 +14,7 @@ from interop.toy import SMALL, config
 from processes import python
 from whereness.auditor import targets
 from whereness.auditor.targets import resolve
+from whereness.interop.weights.source import PICKLED
 
 # Files and folders
 
@@ -102,6 +103,14 @@ def test_pickles_are_refused_and_not_opened(tmp_path, name):
             resolve(tmp_path / name)
         assert "\n" not in str(caught.value)
     assert not sprung.exists()
+
+
+@pytest.mark.parametrize("ending", PICKLED)
+def test_a_name_that_says_pickle_is_enough(tmp_path, ending):
+    path = tmp_path / f"model{ending}"
+    path.write_bytes(b"{}")
+    with pytest.raises(ValueError, match="pickled weights are refused"):
+        resolve(path)
 
 
 def test_a_folder_of_pickles_has_a_config_all_the_same(tmp_path):

@@ -25,8 +25,9 @@ from whereness.auditor.findings import Class
 from whereness.auditor.injecting import Injection, told_inputs
 from whereness.auditor.placing import place
 from whereness.auditor.readout import turning
+from whereness.auditor.probing import driver_of
 from whereness.auditor.restore import in_float64, restored, written
-from whereness.auditor.scores import bias_of, unevenness, unevenness_on_grid
+from whereness.auditor.scores import MASKED, bias_of, unevenness, unevenness_on_grid
 from whereness.auditor.stack import Stack
 from whereness.auditor.subject import Subject
 from whereness.auditor.views import TOEPLITZ, LayerView, Observed, Side, Table
@@ -39,6 +40,10 @@ NEAR_SLOTS, SILENT_SLOTS = (67, 71, 37, 39, 19, 21, 11, 7), (149, 151, 67, 71, 3
 that axes are told by their size. T5's buckets end at 128."""
 
 
+BIASED_SLOTS = (307, 311)
+"""Slots where something is added: bfloat16 holds whole numbers up to 256."""
+
+
 def observe(subject: Subject) -> Observed:
     """What is to be seen of the subject's model; made once and kept."""
     if "observed" not in subject.shared:
@@ -46,26 +51,13 @@ def observe(subject: Subject) -> Observed:
     return subject.shared["observed"]
 
 
-def driver_of(subject: Subject) -> Driver:
-    """The subject's driver; made once and kept.
-
-    Raises:
-        Refused: the model cannot be fed.
-    """
-    if "driver" not in subject.shared:
-        assert subject.model is not None
-        subject.shared["driver"] = Driver(subject.model, subject.inputs)
-    return subject.shared["driver"]
-
-
 def _observed(subject: Subject) -> Observed:
     model = subject.model
     if model is None:
         return Observed(why=("there is no live model",))
-    try:
-        driver = driver_of(subject)
-    except Refused as error:
-        return Observed(why=(str(error),))
+    driver = driver_of(subject)
+    if isinstance(driver, str):
+        return Observed(why=(driver,))
     try:
         with in_float64(model):
             found = _read(model, driver, exact=True)
@@ -89,6 +81,9 @@ def _read(model: nn.Module, driver: Driver, *, exact: bool) -> Observed:
         runs.discover()
         near = runs.first_that_works(NEAR_SLOTS, lambda slots: runs.near(slots))
         silent = runs.first_that_works(SILENT_SLOTS, lambda slots: runs.silent(slots))
+        if silent is not None and any(bias.present for bias in silent.events.values()):
+            longer = runs.first_that_works(BIASED_SLOTS, lambda slots: runs.silent(slots))
+            silent = longer or silent
         far = runs.far()
     layers = runs.views(near, silent, far)
     tables = tuple(near.tables if near is not None else ())
@@ -123,6 +118,9 @@ class Look:
     events: dict[tuple[str, int], Any] = field(default_factory=dict)
     tables: list[Table] = field(default_factory=list)
     odd: dict[tuple[str, int], str] = field(default_factory=dict)
+    scales: dict[tuple[str, int], float | None] = field(default_factory=dict)
+    broken: set[tuple[str, int]] = field(default_factory=set)
+    """Whose queries or keys are no numbers."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +168,7 @@ class _Runs:
             self._sides(look, event, key, made)
             logits = _heads(event.logits, self.rows)
             look.events[key] = None if logits is None else measure(logits[:1])
+            look.scales[key] = _scale(event)
 
         def on_sum(added: Sum) -> None:
             table = _table(added, slots, self.attention)
@@ -311,6 +310,9 @@ class _Runs:
         if min(q.shape[2], k.shape[2]) < 3:
             look.odd[key] = "it attends to fewer than 3 slots"
             return
+        if not bool(q.isfinite().all() and k.isfinite().all()):
+            look.broken.add(key)
+            return
         if any(_has_pads(x) for x in (q, k)):
             look.odd[key] = "it attends in blocks that are filled up with zeros"
             return
@@ -341,7 +343,9 @@ class _Runs:
                 far=far.sides.get(key),
                 bias=bias,
                 uneven=near.events.get(key),
+                scale=near.scales.get(key),
                 odd=near.odd.get(key, ""),
+                broken=(key in near.broken, key in far.broken),
             )
             if shape is not None:
                 view.heads, view.kv_heads, view.head_dim = shape.heads, shape.kv_heads, shape.width
@@ -407,6 +411,28 @@ def _first_slot(out: Tensor, rows: int, slots: set[int]) -> Tensor | None:
         if out.shape[axis] in slots:
             return out.select(axis, 0).reshape(rows, -1).clone()
     return None
+
+
+def _scale(event: Event) -> float | None:
+    """What the product of queries and keys was multiplied with; None where it is not one number.
+
+    Read off differences of neighbouring keys, which masks and row maxima leave alone.
+    """
+    q, k = event.product.q.double(), event.product.k.double()
+    if q.shape[-3:-2] != k.shape[-3:-2]:
+        return None
+    raw, logits = q @ k.mT, event.logits.detach().double()
+    if raw.shape != logits.shape:
+        return None
+    open_ = logits > MASKED
+    both = open_[..., 1:] & open_[..., :-1]
+    x = (raw[..., 1:] - raw[..., :-1])[both]
+    y = (logits[..., 1:] - logits[..., :-1])[both]
+    size = float(x.square().sum())
+    if size < 1e-12 * float(raw.square().sum()):
+        return None
+    scale = float((x * y).sum()) / size
+    return scale if float((y - scale * x).norm()) <= 1e-6 * float(y.norm()) else None
 
 
 def _table(added: Sum, slots: int, attention: list[str]) -> Table | None:

@@ -236,11 +236,13 @@ def _rounded(
             yield what, [form for each in turns for form in _forms(at, each, parts)]
 
 
-def position_ids(ids: Tensor) -> Wrong | None:
-    """Judge a table of position ids: 0, 1, 2, ... as integers."""
+def position_ids(ids: Tensor, before: int = 0) -> Wrong | None:
+    """Judge a table of position ids: 0, 1, 2, ... as integers, or from `before` on."""
     flat = ids.flatten()
     whole = not flat.is_floating_point()
     right = torch.arange(len(flat))
+    if before and torch.equal(flat, right.to(flat.dtype) + before):
+        right = right + before
     same = (flat.double() == right) if flat.dtype != torch.bool else torch.zeros(len(flat)) > 0
     if bool(same.all()):
         if whole:

@@ -216,7 +216,7 @@ def keys_are_known(layers: Layers) -> Iterator[Finding]:
     for key, value in reading.given.items():
         if not key.lower().startswith(SPEAKING) or value in (None, False) or key in known_keys():
             continue
-        if key in (*layers.part.family.defaults, *DECIDED_BY_CODE) or key in reading.asked:
+        if key in (*layers.part.family.defaults, *DECIDED_BY_CODE):
             continue
         yield fault(
             "K22",

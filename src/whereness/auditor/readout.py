@@ -25,6 +25,9 @@ FITS = 1e-4
 ROTATION = 1e-5
 """How far from a rotation a pair may be; clean ones stay below 2e-7."""
 
+NEAR = 128
+"""Every format in use holds the whole numbers up to here."""
+
 
 @dataclass(frozen=True)
 class Turning:
@@ -70,6 +73,19 @@ class Turning:
         """Channels that change and have no partner that agrees."""
         partner = self.partner[head].tolist()
         return [u for u, v in enumerate(partner) if v < 0 or (v != u and partner[v] != u)]
+
+    @property
+    def bent(self) -> list[int]:
+        """Positions at which angles are not those of one speed, beyond what float32 rounds."""
+        at = torch.tensor(self.positions, dtype=torch.float64)
+        room = 4 * (2.0**-22 * self.speeds.abs()[..., None] * at + 1e-6)
+        off = (self.bend.abs() > room).any(0).any(0).tolist()
+        return [p for p, wrong in zip(self.positions, off, strict=True) if wrong]
+
+    @property
+    def warped(self) -> bool:
+        """Whether even near positions are not the ones asked for, so that speeds mean nothing."""
+        return any(p < NEAR for p in self.bent)
 
     def tolerance(self, speed: float) -> float:
         """How far a clean model's speed may be from the formula: float32 tables and angles."""

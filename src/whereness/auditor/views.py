@@ -62,6 +62,10 @@ class LayerView:
     content_aware: bool = False
     crosses: bool = False
     causal: bool = False
+    scale: float | None = None
+    """Factor on the product of queries and keys, where it is one."""
+    broken: tuple[bool, bool] = (False, False)
+    """Queries or keys are no numbers in the near and in the far run."""
     ids_ignored: bool = False
     """It turned by slots when it was given other positions."""
     odd: str = ""

@@ -177,7 +177,7 @@ class _Mode(TorchFunctionMode):
             return self._softmax(func, args, kwargs, marks)
         out = func(*args, **kwargs)
         if name in WRITERS:
-            mark(args[0], marks_of(args[0]) | marks)
+            self._written(args[0], marks)
         else:
             ids = all(not t.is_floating_point() for t in given if marks_of(t))
             mark(out, marks, whole=ids)
@@ -186,6 +186,13 @@ class _Mode(TorchFunctionMode):
         if name in PROJECTIONS:
             self.watch.stack.note(out)
         return out
+
+    def _written(self, tensor: Tensor, marks: Marks) -> None:
+        """A tensor was written into, and with a view what it is a view of."""
+        mark(tensor, marks_of(tensor) | marks)
+        base = tensor._base  # noqa: SLF001 (there is no public name)
+        if base is not None:
+            mark(base, marks_of(base) | marks)
 
     def _opened(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run the body of a function that torch hands over whole, and see what it calls."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from whereness.auditor.capture import observe
 from whereness.auditor.expectation import BIASES, Expectation, expectation_of
 from whereness.auditor.findings import Finding
+from whereness.auditor.probing import driver_of
 from whereness.auditor.scores import levelled
 from whereness.auditor.subject import Subject
 from whereness.auditor.views import LayerView
@@ -44,7 +45,12 @@ def run(subject: Subject) -> None:
 def _even(subject: Subject, view: LayerView) -> None:
     """A bias of one row of tokens depends on the offset alone."""
     assert view.bias is not None
-    if subject.shared["driver"].takes == "pixels" or view.bias.uneven <= ALIKE:
+    driver = driver_of(subject)
+    flat = not isinstance(driver, str) and driver.takes != "pixels"
+    if not flat or view.bias.uneven <= ALIKE:
+        return
+    if is_rounded(view):
+        subject.found(_rounded(view))
         return
     subject.found(
         _finding(
@@ -58,6 +64,34 @@ def _even(subject: Subject, view: LayerView) -> None:
     )
 
 
+def is_rounded(view: LayerView) -> bool:
+    """Whether every number of the bias is one that bfloat16 has, before or after the scale."""
+    assert view.bias is not None
+    values = view.bias.values[~view.bias.values.isnan()]
+    factors = (1.0, view.head_dim**0.5)
+    return any(_fits(values * factor) for factor in factors) and not _few_digits(values)
+
+
+def _fits(values: Tensor) -> bool:
+    return bool(((values - values.bfloat16().double()).abs() <= 1e-6 * values.abs()).all())
+
+
+def _few_digits(values: Tensor) -> bool:
+    """Numbers so small that bfloat16 holds them exactly whatever was done."""
+    return len(values.unique()) < 64
+
+
+def _rounded(view: LayerView) -> Finding:
+    return _finding(
+        view,
+        "K06",
+        expected="the bias falls evenly with distance",
+        measured="its numbers are those of bfloat16: distances above 256 share steps",
+        cause="slopes times distances were rounded to bfloat16 when the bias was made",
+        remedy="make the bias in float32 and add it to scores in float32",
+    )
+
+
 def _layer(subject: Subject, view: LayerView, expected: Expectation) -> None:
     found = expected.of(*BIASES)
     if found is None or view.bias is None:
@@ -67,6 +101,8 @@ def _layer(subject: Subject, view: LayerView, expected: Expectation) -> None:
     if spec.get("num_heads") not in (None, values.shape[0]):
         why = f"it has {values.shape[0]} heads, and the config {spec.get('num_heads')}"
         subject.not_checked(CHECK, why, view.index, view.where)
+        return
+    if is_rounded(view) and spec.kind == "ALiBi" and view.bias.uneven > ALIKE:
         return
     told = _alibi if spec.kind == "ALiBi" else _t5 if spec.kind == "T5" else None
     if told is None:

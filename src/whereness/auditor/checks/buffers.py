@@ -176,7 +176,15 @@ def _table(*parts: str) -> "Callable[[Subject, Weights, str], Wrong | None]":
 def _position_ids(subject: Subject, weights: "Weights", name: str) -> "Wrong | None":
     from whereness.auditor import derived
 
-    return derived.position_ids(_whole(weights, name))
+    return derived.position_ids(_whole(weights, name), _rows_before(weights, name))
+
+
+def _rows_before(weights: "Weights", name: str) -> int:
+    """Rows of the table beside the ids that are of no position: ids may begin behind them."""
+    beside = name.removesuffix("ids") + "embeddings.weight"
+    if beside not in weights:
+        return 0
+    return max(weights.tensors[beside].num_rows - weights.tensors[name].count, 0)
 
 
 def _window_index(subject: Subject, weights: "Weights", name: str) -> "Wrong | None":

@@ -27,7 +27,10 @@ def run(subject: Subject) -> None:
             broken.add(id(view))
             subject.found(found)
     for each in compares(subject, observed, CHECK):
-        if id(each.view) not in broken and each.expected.turns and each.view.turns:
+        added = any(bool(side.turning.shifted.any()) for side in each.got)
+        if id(each.view) in broken or added:
+            continue
+        if each.expected.turns and each.view.turns:
             _layer(subject, each)
 
 
@@ -119,7 +122,13 @@ def _still(subject: Subject, each: Compare, side: int, head: int) -> bool:
 def _mismatch(each: Compare, side: int, head: int, got: Pairs, want: Pairs) -> Finding:
     mine, theirs = _channels(got), _channels(want)
     same = mine == theirs
-    if same:
+    axis = _lost_axis(each, got, want)
+    if axis is not None:
+        kind, cause = "K15", (
+            f"the pairs of axis {axis} do not turn: its ids are constant, or not handed down"
+        )
+        remedy = "give every axis its own ids; a text token has the same number on all"
+    elif same:
         kind, cause = "K01", (
             "weights of one pairing are run by code of the other: the file was converted without "
             "permuting q and k, or permuted twice"
@@ -145,6 +154,20 @@ def _mismatch(each: Compare, side: int, head: int, got: Pairs, want: Pairs) -> F
         cause=cause,
         remedy=remedy,
     )
+
+
+def _lost_axis(each: Compare, got: Pairs, want: Pairs) -> int | None:
+    """The axis whose pairs, and no others, do not turn."""
+    found = each.expected.of("MultimodalRoPE")
+    if found is None or not got.keys() < want.keys():
+        return None
+    of_pair = found[1].axis_of_pair
+    order = sorted(want)
+    if len(order) != len(of_pair):
+        return None
+    lost = {of_pair[i] for i, p in enumerate(order) if p not in got}
+    left = {of_pair[i] for i, p in enumerate(order) if p in got}
+    return min(lost) if len(lost) == 1 and not lost & left else None
 
 
 def _channels(pairs: Pairs) -> set[int]:

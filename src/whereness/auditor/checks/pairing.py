@@ -215,6 +215,7 @@ def _biases(subject: Subject, layer: LayerRows, declared: Pairing | None) -> Non
     """Whether the biases lie as their rows do."""
     if declared is None or subject.weights is None or not subject.wants(layer.index):
         return
+    silent = []
     for bias, rows in layer.biases:
         try:
             z = bias_of(bias, rows, subject.weights, declared)
@@ -222,8 +223,7 @@ def _biases(subject: Subject, layer: LayerRows, declared: Pairing | None) -> Non
             _unusable(subject, layer, str(error))
             continue
         if z is None or abs(z) < THRESHOLD:
-            why = "nothing tells whether the bias lies as its rows do"
-            subject.not_checked(CHECK, why, layer.index, bias.name)
+            silent.append(bias.name)
             continue
         subject.compared(CHECK, "pairing of a bias", layer.index, bias.name)
         if z > 0:
@@ -240,3 +240,6 @@ def _biases(subject: Subject, layer: LayerRows, declared: Pairing | None) -> Non
                     remedy="Move bias, scales and rows together: `whereness convert` does.",
                 )
             )
+    if silent:
+        why = f"nothing tells whether {' and '.join(dict.fromkeys(silent))} lies as its rows do"
+        subject.not_checked(CHECK, why, layer.index, layer.where)

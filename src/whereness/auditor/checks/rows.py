@@ -103,9 +103,17 @@ def _positions(subject: Subject, held: "Held") -> None:
         _shape(subject, held, made, before)
     assert subject.weights is not None
     found = tables.rows_of(tables.read(subject.weights, held.name))
+    if made is None:
+        before = _padding(subject, found)
     _trained(subject, held, found, before)
     if found.told:
         _note(subject, held)
+
+
+def _padding(subject: Subject, found: "Rows") -> int:
+    """Rows up to that of padding, where that is empty: an embedding with a padding_idx."""
+    pad = None if subject.source is None else subject.source.keys.get("pad_token_id")
+    return pad + 1 if type(pad) is int and (pad, pad) in found.zeros else 0
 
 
 def _note(subject: Subject, held: "Held") -> None:

@@ -4,6 +4,7 @@ Speeds may be off by 3e-6 of themselves and 8e-7 radians over the farthest posit
 float32 tables of clean models were seen to do is a seventh of it.
 """
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -37,8 +38,8 @@ def run(subject: Subject) -> None:
 
 def _layer(subject: Subject, each: Compare) -> None:
     view = each.view
-    if _one_sided(subject, each):
-        return
+    if _one_sided(subject, each) or any(side.turning.warped for side in each.got):
+        return  # the check of shifts tells of positions that are others
     told: set[str] = set()
     compared = False
     for side in (0, 1):
@@ -51,6 +52,7 @@ def _layer(subject: Subject, each: Compare) -> None:
             if what is not None and what.cause not in told:
                 told.add(what.cause)
                 subject.found(what)
+    _scaled(subject, each)
     if compared:
         subject.compared(CHECK, "spectrum", view.index, view.where)
 
@@ -159,6 +161,28 @@ def _sizes(each: Compare, side: int, head: int) -> Finding | None:
             remedy="use one amplitude for all positions, the config's",
         )
     return _amplitude(each, side, head)
+
+
+def _scaled(subject: Subject, each: Compare) -> None:
+    """The factor on scores, of the scalings that have one beside 1/sqrt(D) (DeepSeek's YaRN)."""
+    width, scale = each.view.head_dim, each.view.scale
+    factor = math.prod(encoding.logit_scale(width) for encoding in each.expected.encodings)
+    if scale is None or abs(factor - 1) < SIZE:
+        return
+    measured = scale * width**0.5
+    if abs(measured - factor) <= SIZE * factor:
+        return
+    subject.found(
+        _finding(
+            each,
+            "K04",
+            expected=f"scores are scaled by {factor:.7g} / sqrt({width})",
+            measured=f"by {measured:.7g} / sqrt({width})",
+            cause="the factor of the scores (mscale squared) was left out, or applied to cos and "
+            "sin as well",
+            remedy="multiply the softmax scale by the factor that the rope settings imply, once",
+        )
+    )
 
 
 def _by_slots(each: Compare, growth: Tensor) -> bool:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from whereness.auditor.capture import driver_of, observe
+from whereness.auditor.capture import observe
 from whereness.auditor.drive import Driver, Refused
 from whereness.auditor.findings import Finding, Severity
+from whereness.auditor.probing import driver_of
 from whereness.auditor.restore import in_float64, restored
 from whereness.auditor.subject import Subject
 from whereness.auditor.views import Observed
@@ -31,17 +32,18 @@ def run(subject: Subject) -> None:
     for view in observed.layers:
         if view.ids_ignored:
             subject.found(_ignored(view.index, view.where))
-    assert subject.model is not None
     driver = driver_of(subject)
+    if isinstance(driver, str):
+        return
     for probe in (_warp, _rows, _order):
         try:
             if observed.exact:
-                with in_float64(subject.model), torch.no_grad():
-                    subject.model.eval()
+                with in_float64(driver.model), torch.no_grad():
+                    driver.model.eval()
                     probe(subject, observed, driver)
             else:
-                with restored(subject.model), torch.no_grad():
-                    subject.model.eval()
+                with restored(driver.model), torch.no_grad():
+                    driver.model.eval()
                     probe(subject, observed, driver)
         except Refused as error:
             subject.not_checked(CHECK, str(error))
