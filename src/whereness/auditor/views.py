@@ -37,6 +37,15 @@ class Side:
             found[min(a, b), max(a, b)] = speed if a < b else -speed
         return found
 
+    def angles(self, head: int = 0) -> dict[tuple[int, int], Tensor]:
+        """The same pairs -> angles (S,) in radians, as far as they can be told."""
+        order, found = self.basis.order[head].tolist(), {}
+        for u, v in self.turning.pairs(head):
+            a, b = order[u], order[v]
+            angle = self.turning.angles[head, u]
+            found[min(a, b), max(a, b)] = angle if a < b else -angle
+        return found
+
 
 @dataclass(kw_only=True)
 class LayerView:
