@@ -1,9 +1,15 @@
 """Models of this library under its own auditor: told for what they are, and without fault."""
 
+import json
+from importlib.resources import files
+
+import jsonschema
 import pytest
 
 import whereness as wn
+from pages import Page, assert_fetches_nothing
 from whereness.auditor import assert_sound
+from whereness.auditor.page import html
 
 pytestmark = pytest.mark.untyped  # the auditor's parts are typed in their own tests
 
@@ -65,3 +71,19 @@ def test_another_base_and_another_pairing_are_named():
     other = model(wn.RoPE(16, base=500_000.0, pairing="interleaved"))
     report = wn.audit(other, config=CONFIG, checks=["channels"])
     assert {(f.kind, f.layer) for f in report.of("error")} == {("K01", 0), ("K01", 1)}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "plots"),
+    [(wn.RoPE(16, base=1000.0), 3), (wn.ALiBi(4), 1), (wn.LearnedAbsolute(64, 64), 1)],
+    ids=["rope", "alibi", "learned"],
+)
+def test_what_is_measured_reaches_the_data_and_the_page(encoding, plots):
+    checks = ["layers", "spectrum", "bias", "casts"]
+    report = wn.audit(model(encoding), config=CONFIG, checks=checks)
+    schema = json.loads(files("whereness.auditor").joinpath("schema.json").read_text("utf-8"))
+    jsonschema.validate(json.loads(json.dumps(report.to_dict(), allow_nan=False)), schema)
+    source = html(report)
+    assert_fetches_nothing(source)
+    drawn = [a for tag, a in Page(source).elements if tag == "svg" and a.get("class") == "plot"]
+    assert len(drawn) == plots
