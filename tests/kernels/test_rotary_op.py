@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch.overrides import TorchFunctionMode
 
 from whereness.kernels import rotary
 from whereness.kernels.rotary import backend, rotate, rotate_, using
@@ -302,24 +301,3 @@ def test_a_device_without_a_kernel_says_so():
     assert rotary.backend(torch.device("meta")) == "reference"
     if rotary._forced is None:
         assert "meta" in rotary.reason(torch.device("meta"))
-
-
-def test_who_watches_functions_of_torch_sees_the_operator():
-    """The auditor follows tensors through a model in this way."""
-
-    seen = []
-
-    class Watching(TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            seen.append(func)
-            return func(*args, **(kwargs or {}))
-
-    xs, tables = inputs()
-    want = rotate(xs, tables, *HOW)
-    with Watching():
-        got = rotate(xs, tables, *HOW)
-        rotate_(xs, tables, *HOW)
-    assert seen.count(OPERATORS["new"]) == 2
-    for turned, in_place, right in zip(got, xs, want, strict=True):
-        torch.testing.assert_close(turned, right, rtol=0, atol=0)
-        torch.testing.assert_close(in_place, right, rtol=0, atol=0)

@@ -20,7 +20,7 @@ from typing import Any
 # ruff: noqa: SLF001, C419 (private names alone tell who must see an operator; a list is faster)
 import torch
 from torch import Tensor
-from torch._C import _get_tracing_state, _len_torch_dispatch_stack, _len_torch_function_stack
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
 from torch._C._functorch import peek_interpreter_stack
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
@@ -163,7 +163,6 @@ def _is_watched(xs: Sequence[Tensor]) -> bool:
         is_compiling()
         or peek_interpreter_stack() is not None
         or _len_torch_dispatch_stack() > 0
-        or _len_torch_function_stack() > 0
         or _get_tracing_state() is not None
         or forward_ad._current_level >= 0
         or not all([type(x) is Tensor and not x.is_neg() for x in xs])
