@@ -75,7 +75,7 @@ def test_another_base_and_another_pairing_are_named():
 
 @pytest.mark.parametrize(
     ("encoding", "plots"),
-    [(wn.RoPE(16, base=1000.0), 3), (wn.ALiBi(4), 1), (wn.LearnedAbsolute(64, 64), 1)],
+    [(wn.RoPE(16, base=1000.0), 3), (wn.ALiBi(4), 2), (wn.LearnedAbsolute(64, 64), 1)],
     ids=["rope", "alibi", "learned"],
 )
 def test_what_is_measured_reaches_the_data_and_the_page(encoding, plots):
