@@ -52,7 +52,7 @@ def tensors(names=decoders.HUGGING_FACE, layers=2, tied=False):
     return found
 
 
-def plain_losses(weights, tokens, pairing, names=decoders.HUGGING_FACE, layers=2, base=10_000.0):
+def plain_losses(weights, tokens, pairing, names=decoders.HUGGING_FACE, windows=(99, 99)):
     """The same model head by head, with complex numbers for pairs."""
 
     def norm(x, weight):
@@ -64,12 +64,12 @@ def plain_losses(weights, tokens, pairing, names=decoders.HUGGING_FACE, layers=2
 
     def turned(x):
         u, v = (x[:, 0::2], x[:, 1::2]) if pairing == "interleaved" else x.chunk(2, 1)
-        speed = torch.tensor([base ** (-2 * k / D) for k in range(D // 2)], dtype=torch.float64)
+        speed = torch.tensor([10_000 ** (-2 * k / D) for k in range(D // 2)], dtype=torch.float64)
         at = torch.arange(len(x))[:, None] * speed
         return torch.complex(u, v) * torch.polar(torch.ones_like(at), at)
 
     x = get("embed")[tokens]
-    for i in range(layers):
+    for i, window in enumerate(windows):
         y = norm(x, get("attention_norm", i))
         q, k, v = (y @ get(part, i).T for part in "qkv")
         for part, x_ in (("q_norm", q), ("k_norm", k)):
@@ -82,7 +82,8 @@ def plain_losses(weights, tokens, pairing, names=decoders.HUGGING_FACE, layers=2
             g = h // (H // G)
             one, other = turned(q[:, h * D : h * D + D]), turned(k[:, g * D : g * D + D])
             scores = (one @ other.conj().T).real / D**0.5
-            scores = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf)
+            back = torch.arange(len(x))[:, None] - torch.arange(len(x))
+            scores = scores.masked_fill((back < 0) | (back >= window), -torch.inf)
             out.append(scores.softmax(-1) @ v[:, g * D : g * D + D])
         x = x + torch.cat(out, 1) @ get("o", i).T
         y = norm(x, get("mlp_norm", i))
@@ -128,6 +129,16 @@ def test_norms_of_queries_and_keys_are_taken(tmp_path):
     tokens = torch.randint(VOCABULARY, (1, 9))
     (found,) = opened(path).losses([Run(tokens, layers_at(path).each)])
     expected = plain_losses(weights, tokens[0], "half")
+    torch.testing.assert_close(found[0].double(), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_windows_are_kept(tmp_path):
+    weights = tensors()
+    types = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3}
+    path = folder(tmp_path / "m", weights, {**CONFIG, "model_type": "qwen2", **types})
+    tokens = torch.randint(VOCABULARY, (1, 9))
+    (found,) = opened(path).losses([Run(tokens, layers_at(path).each)])
+    expected = plain_losses(weights, tokens[0], "half", windows=(3, 99))
     torch.testing.assert_close(found[0].double(), expected, rtol=2e-5, atol=2e-5)
 
 
