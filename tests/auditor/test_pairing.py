@@ -1,5 +1,7 @@
 """CHK12 from weights: the pairing that rows have, layer by layer, and when they say nothing."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from whereness.auditor.checks import pairing
 from whereness.auditor.couplings import LEAST_PAIRS, THRESHOLD, Coupling, coupling_of
 from whereness.auditor.findings import LayerFacts
 from whereness.auditor.projections import Heads, LayerRows
+from whereness.auditor.weights import Weights
 from whereness.interop.weights.moves import Rule
 
 OTHER = {"half": "interleaved", "interleaved": "half"}
@@ -18,14 +21,14 @@ def heads(name, count, width):
     return Heads(name, tuple(range(0, count * width, width)), width)
 
 
-class InMemory:
+class InMemory(Weights):
     """Stands in for a file."""
 
     def __init__(self, **tensors):
-        self.tensors = tensors
+        super().__init__(Path(), "safetensors", {}, tensors)
 
-    def rows(self, name, first, count):
-        return self.tensors[name][first : first + count]
+    def rows(self, name, first=0, count=None):
+        return self.metadata[name][first : first + count]
 
 
 def layer(count=H, groups=G, width=D):
