@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from . import zoo
+from auditor import zoo
 
 pytestmark = pytest.mark.more
 

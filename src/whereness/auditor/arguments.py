@@ -44,6 +44,17 @@ CACHES = (
     "kv_caches",
     "cache_params",
 )
+SEGMENTS = (
+    "segments",
+    "segment_ids",
+    "document_ids",
+    "doc_ids",
+    "documents",
+    "sequence_ids",
+    "seq_ids",
+    "seq_idx",
+)
+"""Numbers of the documents of a packed row."""
 USE_CACHE = ("use_cache", "return_cache", "return_kv_cache")
 
 
@@ -65,6 +76,7 @@ class Arguments:
     """The mask has True at pads."""
     either: str | None
     """A mask whose meaning has to be found out."""
+    segments: str | None
     cache: str | None
     use_cache: str | None
     plain: frozenset[str]
@@ -98,6 +110,7 @@ def arguments_of(module: nn.Module) -> Arguments:
         mask=real or pads,
         pads=real is None and pads is not None,
         either=one(EITHER),
+        segments=one(SEGMENTS) or ("where" if "where" in names else None),
         cache=one(CACHES),
         use_cache=one(USE_CACHE),
         plain=frozenset(names),

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from whereness.auditor.arguments import Arguments, Takes, arguments_of
 from whereness.auditor.companions import companions, feature_sizes, pixels
+from whereness.auditor.outputs import held_cache, main_output, tensors
 from whereness.auditor.restore import restored
 
 TRIED = (2, 6)
@@ -81,6 +83,8 @@ class Driver:
     ) -> None:
         self.model, self.inputs = model, inputs
         self.config = getattr(model, "config", None) if config is None else config
+        if isinstance(self.config, Mapping):
+            self.config = SimpleNamespace(**{str(k): v for k, v in self.config.items()})
         text = getattr(self.config, "get_text_config", None)
         self.text_config = text() if callable(text) else self.config
         self.names: Arguments = arguments_of(model)
@@ -95,10 +99,19 @@ class Driver:
 
     # What it is -------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def caches(self) -> bool:
-        """Whether earlier tokens can be kept in a cache (it may yet refuse)."""
-        return self.names.cache is not None
+        """Whether earlier tokens can be kept in a cache: it was tried."""
+        if self.names.cache is None or self.takes == "pixels":
+            return False
+        with restored(self.model), torch.no_grad():
+            self.model.eval()
+            try:
+                ran = self(self.sample(1, 3), keep_cache=True)
+                self(self.sample(1, 1), cache=ran.cache)
+            except Refused:
+                return False
+        return True
 
     @property
     def positions(self) -> str | None:
@@ -174,6 +187,7 @@ class Driver:
         *,
         positions: Tensor | None = None,
         mask: Tensor | None = None,
+        segments: Tensor | None = None,
         cache: Cache | None = None,
         keep_cache: bool = False,
     ) -> Ran:
@@ -184,6 +198,7 @@ class Driver:
             positions: (B, S), of the new tokens.
             mask: 1 at real tokens, (B, T) with those in the cache; or bool (B, 1, S, T), True =
                 may attend.
+            segments: numbers of the documents of a packed row, (B, S).
             cache: of an earlier run with `keep_cache`. The model may write into it: give
                 `cache.copied()` to use it again.
 
@@ -197,13 +212,18 @@ class Driver:
         memory = self._add_memory(given, batch, None if cache is None else cache.memory)
         if positions is not None:
             given[self._needed("positions", self.positions)] = positions
+        if segments is not None:
+            name = self._needed("the documents of a packed row", self.names.segments)
+            given[name] = _segmented(positions, segments) if name == "where" else segments
         given.update(self._masks(mask, batch, length, past))
         if cache is not None or keep_cache:
             self._add_cache(given, cache)
+        elif self.names.use_cache is not None:
+            given[self.names.use_cache] = False
         result = self._run(given, batch, length)
         if not keep_cache:
             return Ran(result.output)
-        held = _held(result.raw, given.get(self.names.cache or ""))
+        held = held_cache(result.raw, given.get(self.names.cache or ""))
         if held is None:
             raise Refused("The model gave no cache back.")
         return Ran(result.output, Cache(held, past + length, memory))
@@ -232,6 +252,27 @@ class Driver:
     def ones(self, mask: Tensor) -> Tensor | None:
         """`mask` if the model takes one: explicit ids without a mask look like packing to some."""
         return None if self.mask is None else mask
+
+    @cached_property
+    def masks_are_bool(self) -> bool:
+        """Whether a mask (B, 1, S, T) is True where a query may attend, and not added to the logits.
+
+        Both are tried: a mask that forbids nothing must change nothing.
+        """
+        batch, length = TRIED
+        ids = self.sample(batch, length)
+        seen = torch.ones(batch, 1, length, length, dtype=torch.bool, device=self.device)
+        with restored(self.model), torch.no_grad():
+            self.model.eval()
+            plain = self(ids, mask=self.ones(seen[:, 0, 0].long())).output
+            for kind in (False, True):
+                self.__dict__["masks_are_bool"] = kind
+                for one in (seen.tril(), seen):
+                    with contextlib.suppress(Refused):
+                        found = self(ids, mask=one).output
+                        if torch.allclose(found, plain, rtol=1e-4, atol=1e-6, equal_nan=True):
+                            return kind
+        return False
 
     # Finding out ------------------------------------------------------------------------------
 
@@ -407,7 +448,8 @@ class Driver:
             )
             return {"mask": ~mask[:, 0].repeat_interleave(heads, 0)}
         name = self._needed("mask", self.mask)
-        # Added to the logits: true for every implementation of attention, a bool one is not.
+        if self.masks_are_bool:
+            return {name: mask}
         least = torch.finfo(self.dtype).min
         none = torch.zeros(mask.shape, dtype=self.dtype, device=mask.device)
         return {name: none.masked_fill(~mask, least)}
@@ -434,7 +476,7 @@ class Driver:
         per_token = self.takes != "pixels"
 
         def keep(_module: nn.Module, _args: Any, output: Any) -> None:
-            found = _main(output, batch, length, rows_first=self.rows_first)
+            found = main_output(output, batch, length, rows_first=self.rows_first)
             if found is not None:
                 inner.append(found)
 
@@ -450,9 +492,9 @@ class Driver:
             for handle in handles:
                 handle.remove()
         if not per_token:
-            found = next(_tensors(raw), None)
+            found = next(tensors(raw), None)
         else:
-            found = _main(raw, batch, length, rows_first=self.rows_first)
+            found = main_output(raw, batch, length, rows_first=self.rows_first)
             if found is None and self.per_token:
                 self.per_token = False  # a classifier: look inside, where each token still shows
                 return self._run(given, batch, length)
@@ -468,45 +510,6 @@ class _Result:
     raw: Any
 
 
-def _tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
-    """Tensors of real numbers in `value`, likeliest output first."""
-    if isinstance(value, Tensor):
-        if value.is_floating_point():
-            yield value
-    elif isinstance(value, Mapping) and depth:
-        best = ("logits", "last_hidden_state", "prediction_logits", "decoder_hidden_states")
-        for name in (*(n for n in best if n in value), *(n for n in value if n not in best)):
-            if "past" not in name and "cache" not in name and "attentions" not in name:
-                yield from _tensors(value[name], depth - 1)
-    elif isinstance(value, (tuple, list)) and depth:
-        for item in value:
-            yield from _tensors(item, depth - 1)
-
-
-def _main(value: Any, batch: int, length: int, *, rows_first: bool) -> Tensor | None:
-    """The first tensor of `value` with a row for every token, (B, S, ...)."""
-    for found in _tensors(value):
-        if found.dim() >= 3 or (found.dim() == 2 and isinstance(value, Mapping)):
-            if not rows_first and found.shape[:2] == (length, batch):
-                return found.transpose(0, 1)
-            if found.shape[:2] == (batch, length):
-                return found
-    return None
-
-
-def _held(raw: Any, given: Any) -> Any:
-    """The cache in what a model gave back; else the one that it was given and wrote into."""
-    if isinstance(raw, Mapping):
-        found = next((raw[n] for n in raw if "past" in n or "cache" in n), None)
-        if found is not None:
-            return found
-    if given is not None:
-        return given
-    if isinstance(raw, (tuple, list)) and len(raw) > 1:
-        return raw[1]
-    return None
-
-
 def _new_cache(model: nn.Module) -> Any:
     """An empty cache, where the model can make one; None: it makes its own from nothing."""
     for name in ("new_caches", "new_cache", "make_cache", "make_caches", "init_cache"):
@@ -518,6 +521,13 @@ def _new_cache(model: nn.Module) -> Any:
 
         return KVCache()
     return None
+
+
+def _segmented(positions: Tensor | None, segments: Tensor) -> Any:
+    """Positions and documents as this library's own layers take them."""
+    from whereness.where import Where
+
+    return Where(positions, segments=segments)
 
 
 def _for_rows(value: Any, batch: int) -> Any:

@@ -42,6 +42,7 @@ PICKLE_MAGIC = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05
 LARGEST_TEXT = 2**26
 """Bytes. Losses are measured on some thousand tokens."""
 LONGEST_NAME = 200
+LONGEST_PATH = 4096
 
 
 def resolve(
@@ -147,6 +148,8 @@ def _of_path(subject: Subject, target: "str | os.PathLike[str]") -> None:
     name = os.fsdecode(target)
     if "\0" in name:
         raise ValueError(f"{shown(name)} is no path.")
+    if len(name) > LONGEST_PATH:
+        raise ValueError(f"{_name(name)} is too long for a path.")
     path = Path(name)
     if isinstance(target, str) and NAMED.fullmatch(name) and not os.path.lexists(path):
         _of_model(subject, called(name))
