@@ -69,7 +69,7 @@ def test_rounded_frequencies_are_named_also_if_they_came_back(tmp_path, dtype, b
     assert str(dtype) in told.measured
 
 
-@pytest.mark.parametrize("base", [10_000.5, 500_000.0, 100.0])
+@pytest.mark.parametrize("base", [10_000.1, 500_000.0, 100.0])
 def test_another_base_is_named(tmp_path, base):
     told = wrong(report(tmp_path, {INV: speeds(base).float()}), "CHK1", "K02")
     assert f"base {base:.6g}" in told.measured
@@ -81,11 +81,16 @@ def test_frequencies_without_the_configs_scaling_are_named(tmp_path):
     told = wrong(report(tmp_path, {INV: speeds().float()}, config), "CHK1", "K02")
     assert "base 10000" in told.measured
     told = wrong(report(tmp_path, {INV: speeds().float() / 8}, config), "CHK1", "K02")
+    assert "another one" in told.measured
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30, 6.9e-18, 0.0])
 def test_buffers_that_were_never_filled_are_named(tmp_path, poison):
     wrong(report(tmp_path, {INV: torch.full((D // 2,), poison)}), "CHK9", "K07")
+
+
+def test_numbers_without_order_are_no_spectrum(tmp_path):
+    wrong(report(tmp_path, {INV: torch.rand(D // 2).clamp_min(0.01)}), "CHK9", "K07")
 
 
 def test_another_width_is_named(tmp_path):

@@ -174,9 +174,9 @@ def _table(*parts: str) -> "Callable[[Subject, Weights, str], Wrong | None]":
 
 
 def _position_ids(subject: Subject, weights: "Weights", name: str) -> "Wrong | None":
-    from whereness.auditor import derived
+    from whereness.auditor import indices
 
-    return derived.position_ids(_whole(weights, name), _rows_before(weights, name))
+    return indices.position_ids(_whole(weights, name), _rows_before(weights, name))
 
 
 def _rows_before(weights: "Weights", name: str) -> int:
@@ -188,19 +188,19 @@ def _rows_before(weights: "Weights", name: str) -> int:
 
 
 def _window_index(subject: Subject, weights: "Weights", name: str) -> "Wrong | None":
-    from whereness.auditor import derived
+    from whereness.auditor import indices
 
-    return derived.window_index(_whole(weights, name))
+    return indices.window_index(_whole(weights, name))
 
 
 def _slopes(subject: Subject, weights: "Weights", name: str) -> "Wrong | None":
-    from whereness.auditor import derived
+    from whereness.auditor import indices
 
     for _, layers in owners(subject, name):
         for layer in layers_for(layers, name):
             for made in layer:
                 if made.kind == "ALiBi":
-                    return derived.slopes(_whole(weights, name), build(made).slopes)
+                    return indices.slopes(_whole(weights, name), build(made).slopes)
     raise ValueError("the config gives no ALiBi to compare it with")
 
 
