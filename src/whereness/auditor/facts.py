@@ -40,8 +40,10 @@ def _facts(subject: Subject, view: LayerView) -> LayerFacts:
 
 def _amplitudes(side: Side) -> tuple[float, ...] | None:
     """Amplitude of cos and sin of every pair of head 0, in the order of the channels."""
-    pairs = sorted((min(side.basis.order[0][u], side.basis.order[0][v]).item(), u)
-                   for u, v in side.turning.pairs())
+    pairs = sorted(
+        (min(side.basis.order[0][u], side.basis.order[0][v]).item(), u)
+        for u, v in side.turning.pairs()
+    )
     if not pairs or not bool(side.basis.found[0].all()):
         return None
     return tuple(float(side.basis.ratio[0][u]) for _, u in pairs)
