@@ -54,10 +54,10 @@ def _read(model: nn.Module, driver: Driver, *, exact: bool) -> Observed:
     with torch.no_grad(), written(*empty):
         _fill(empty)
         runs.discover()
-        near = runs.first_that_works(NEAR_SLOTS, lambda slots: runs.near(slots))
-        silent = runs.first_that_works(SILENT_SLOTS, lambda slots: runs.silent(slots))
+        near = runs.first_that_works(NEAR_SLOTS, runs.near)
+        silent = runs.first_that_works(SILENT_SLOTS, runs.silent)
         if silent is not None and any(bias.present for bias in silent.events.values()):
-            longer = runs.first_that_works(BIASED_SLOTS, lambda slots: runs.silent(slots))
+            longer = runs.first_that_works(BIASED_SLOTS, runs.silent)
             silent = longer or silent
         far = runs.far()
     layers = runs.views(near, silent, far)

@@ -236,7 +236,7 @@ class Runs:
             frame = stack.owner_frame()
             try:
                 on_event(event, key, [] if frame is None else frame.made)
-            except Exception as error:  # the driver would take it for the model's
+            except Exception as error:  # noqa: BLE001 (the driver would take it for the model's)
                 ours.append(error)
 
         watch = Watch(stack, tell, on_sum, silence)
@@ -447,13 +447,21 @@ def _scale(event: Event) -> float | None:
 
 def _table(added: Sum, slots: int, attention: list[str]) -> Table | None:
     """What was added, if it is a row a slot and not within attention."""
-    if any(added.module == path or added.module.startswith(path + ".") for path in attention if path):
+    if any(
+        added.module == path or added.module.startswith(path + ".") for path in attention if path
+    ):
         return None
     x = added.added.detach()
-    if added.content.dim() < 3 or x.dim() not in (2, 3) or x.shape[-1] != added.content.shape[-1] and not added.joined:
+    if (
+        added.content.dim() < 3
+        or x.dim() not in (2, 3)
+        or (x.shape[-1] != added.content.shape[-1] and not added.joined)
+    ):
         return None
     rows = x if x.dim() == 2 else x[0] if x.shape[1] != 1 else x[:, 0]
-    if x.dim() == 3 and min(x.shape[:2]) > 1:  # content whose origin was lost differs from row to row
+    if (
+        x.dim() == 3 and min(x.shape[:2]) > 1
+    ):  # content whose origin was lost differs from row to row
         axis = 0 if x.shape[1] in added.content.shape[:2] and rows.shape == x.shape[1:] else 1
         if float((x - x.select(axis, 0).unsqueeze(axis)).abs().max()) > 1e-6 * float(x.abs().max()):
             return None

@@ -108,7 +108,9 @@ class LayerView:
     @property
     def speeds(self) -> tuple[float, ...]:
         """Radians a token of every pair of head 0, in the order of the channels."""
-        return () if self.best is None else tuple(s for _, s in sorted(self.best[0].pairs().items()))
+        return (
+            () if self.best is None else tuple(s for _, s in sorted(self.best[0].pairs().items()))
+        )
 
 
 @dataclass(frozen=True)

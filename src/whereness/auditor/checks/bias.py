@@ -58,7 +58,7 @@ def _even(subject: Subject, view: LayerView) -> None:
             "K18",
             expected="the bias depends on the offset of key and query alone",
             measured=f"it differs by {view.bias.uneven:.2g} of its size along a diagonal",
-            cause="rows are not aligned with keys: a wrong relative shift, or positions of one side",
+            cause="rows are not aligned with keys: a wrong shift, or positions of one side",
             remedy="index the table by key position minus query position",
         )
     )
@@ -219,7 +219,7 @@ def _bucket_finding(
     offsets: Tensor,
     by_offset: Tensor,
     at: tuple[int, int],
-    one: bool,  # noqa: FBT001 (what the formula says)
+    one: bool,
 ) -> Finding:
     a, b = (int(offsets[i]) for i in at)
     other = _other_reading(encoding, offsets, by_offset)
@@ -229,7 +229,7 @@ def _bucket_finding(
         expected=f"offsets {a} and {b} {'share a bucket' if one else 'have buckets of their own'}",
         measured=f"their bias {'differs' if one else 'is the same'}",
         cause=other or "buckets are cut elsewhere: number of buckets, farthest distance, rounding",
-        remedy="use the bucket formula of the config (num_buckets, max_distance, both directions in "
+        remedy="use the bucket formula of the config (num_buckets, max_distance, both ways in "
         "an encoder only)",
     )
 

@@ -79,7 +79,9 @@ def _axes(
 
 def _of_axes(view: LayerView, expected: Expectation, looks: list[Look]) -> Finding | None:
     got = [_moved(look, view) for look in looks]
-    want = [_expected_moved(expected, look, axis, len(looks), view) for axis, look in enumerate(looks)]
+    want = [
+        _expected_moved(expected, look, axis, len(looks), view) for axis, look in enumerate(looks)
+    ]
     for axis, (mine, theirs) in enumerate(zip(got, want, strict=True)):
         if mine is None or mine == theirs:
             continue
@@ -87,7 +89,7 @@ def _of_axes(view: LayerView, expected: Expectation, looks: list[Look]) -> Findi
         cause = (
             f"ids of axis {axis} turn what axis {others[0]} is to turn: two axes are exchanged"
             if others
-            else "axes take their pairs in another order: in blocks where they are dealt out one by "
+            else "axes take their pairs in another order: blocks where they are dealt out one by "
             "one, or the other way round"
         )
         return _finding(
@@ -171,9 +173,7 @@ def _of_patches(
 ) -> Finding | str | None:
     slots = len(sides[0].turning.positions)
     cells = [
-        n
-        for n in range(narrow, slots + 1, narrow)
-        if 0 <= slots - n * n // narrow <= MOST_PREFIX
+        n for n in range(narrow, slots + 1, narrow) if 0 <= slots - n * n // narrow <= MOST_PREFIX
     ]
     if not cells:
         return f"{slots} tokens are no grid with a few tokens before it"
