@@ -105,7 +105,8 @@ def _tell(bench: Bench, wrong: dict[str, float], found: dict[str, float], *, for
         cause = "Tokens after the first call get positions that do not go on where it ended."
     gaps = ", ".join(f"{name} {gap:.1e}" for name, gap in wrong.items())
     kind = "K08"
-    if _only_when_long(bench):
+    by_count = "explicit ids" in right  # a count is all that explicit ids replace
+    if not by_count and _only_when_long(bench):
         kind, cause = (
             "K05",
             "Short runs agree: from some length on, the parts of a run use two tables.",
@@ -222,7 +223,8 @@ def _across(bench: Bench) -> None:
         except Refused:
             continue  # a table that ends: bounds are CHK10's
         bench.compared("cache across a length")
-        if any(not gap <= bench.tolerance for gap in gaps.values()):
+        # Recurrent layers sum long runs in float32, even in a float64 model: 1e-5 at 60 tokens.
+        if any(not gap <= 10 * bench.tolerance for gap in gaps.values()):
             said = ", ".join(f"{name} {gap:.1e}" for name, gap in gaps.items())
             bench.found(
                 "K05",

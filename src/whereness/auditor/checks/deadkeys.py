@@ -45,8 +45,8 @@ KEYS = (
     "sliding_window",
 )
 BLOCKS = ("rope_parameters", "rope_scaling")
-NO_EFFECT_HERE = ("original_max_position_embeddings", "long_factor", "sliding_window")
-"""Settings that show only at lengths beyond these runs."""
+SCALING = ("rope_theta", "factor", "partial_rotary_factor", "attention_factor")
+"""Settings of a block that show whatever the others are; bounds of a ramp may show in no pair."""
 
 
 def run(subject: Subject) -> None:
@@ -188,7 +188,7 @@ def variants(config: Any) -> Iterator[tuple[str, Any]]:
             continue
         for key, value in inner.items():
             other = _other(key, value)
-            if other is not None and key not in NO_EFFECT_HERE:
+            if other is not None and key in SCALING:
                 changed = copy.deepcopy(config)
                 getattr(changed, block)[key] = other
                 yield f"{block}.{key}", changed

@@ -288,7 +288,8 @@ def _both(bench: Bench, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
 def _recomputed(bench: Bench, tokens: Tensor) -> None:
     """Activation checkpointing, with ids that are no arange: plain ones hide what is not passed."""
     model, driver = bench.model, bench.driver
-    enable = getattr(model, "gradient_checkpointing_enable", None)
+    names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")  # new, old
+    enable = next((getattr(model, name) for name in names if hasattr(model, name)), None)
     if not callable(enable) or not getattr(model, "supports_gradient_checkpointing", True):
         bench.not_checked("recomputation: the model has no switch for it")
         return
