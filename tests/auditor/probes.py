@@ -14,7 +14,6 @@ from whereness.interop.config.files import read
 __all__ = ["attentions", "bad", "looked", "numbered", "override", "own", "said"]
 
 
-
 def looked(model: nn.Module, *checks: str, inputs: Any = None) -> Report:
     """What these checks say of a model."""
     subject = Subject(name="model", report=Report(target="model"), model=model, inputs=inputs)

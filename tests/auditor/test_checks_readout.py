@@ -348,5 +348,3 @@ def test_transformers_models_raise_nothing_in_float32(name, monkeypatch):
     subject = read_out(model, config.to_dict())
     assert not subject.shared["observed"].exact
     assert [(f.check, f.kind, f.measured) for f in bad(subject)] == []
-
-
