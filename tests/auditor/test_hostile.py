@@ -363,7 +363,8 @@ print(json.dumps([each.what for each in report.compared]))
 """
 
 
-@pytest.mark.parametrize("name", ["Printing", "plain", "Forking", "Working", "forked"])
+@pytest.mark.parametrize("name", ["Printing", "plain", "Forking", "Working", "Sleeping", "forked"])
+@pytest.mark.timeout(50)
 def test_stdout_has_the_report_once_and_nothing_else(named, tmp_path, name):
     done = run_command(
         sys.executable, "-c", SCRIPT, f"{named}:{name}", cwd=tmp_path, PYTHONPATH=SRC
