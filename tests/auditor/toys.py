@@ -52,6 +52,7 @@ def kinds(report: Report, *severities: str) -> set[str]:
 CODE = '''
 import os
 import sys
+import time
 
 from torch import nn
 
@@ -85,6 +86,33 @@ class Printing(Named):
 class Forking(Named):
     def forward(self, input_ids):
         os.fork()
+        return super().forward(input_ids)
+
+
+class Working(Named):
+    """Has a forked process do its work, and waits for it."""
+
+    def forward(self, input_ids):
+        here, there = os.pipe()
+        worker = os.fork()
+        if worker == 0:
+            self.head(self.table(input_ids))
+            os.write(there, b"done")
+            os._exit(0)
+        os.close(there)
+        assert os.read(here, 4) == b"done"
+        os.close(here)
+        os.waitpid(worker, 0)
+        return super().forward(input_ids)
+
+
+class Sleeping(Named):
+    """Leaves a process behind that holds our output open."""
+
+    def forward(self, input_ids):
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
         return super().forward(input_ids)
 
 
