@@ -1,5 +1,7 @@
 """Whether ids, slopes and indices in a file are what their formula gives."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -95,6 +97,8 @@ def window_index(found: Tensor) -> Wrong | None:
     Raises:
         ValueError: no window has so many places.
     """
+    if found.dim() == 1 and math.isqrt(len(found)) ** 2 == len(found):
+        found = found.reshape(math.isqrt(len(found)), -1)  # as Swin's code flattens it
     count = found.shape[0]
     if found.dim() != 2 or found.shape[1] != count:
         raise ValueError(f"it is no square of places, {tuple(found.shape)}")

@@ -41,8 +41,13 @@ def sinusoid(weights: "Weights", name: str, options: Mapping[str, Any]) -> Wrong
     tried = [told, *((o, e) for o in ORDERS for e in EXPONENTS if (o, e) != told)]
     for order, exponent in tried:
         for shift in range(MOST_SHIFTED + 1):
-            # A row before position 0 is padding's, and holds what it will.
-            kept = [i for i, place in enumerate(places) if place >= shift]
+            # A row before position 0 is padding's, and holds what it will; so does an empty one,
+            # which is not left out of the count.
+            kept = [
+                i
+                for i, place in enumerate(places)
+                if place >= shift and not (place <= MOST_SHIFTED and bool((rows[i] == 0).all()))
+            ]
             at = torch.tensor([places[i] - shift for i in kept], dtype=torch.float64)
             if _fits(rows[kept], _waves(at, dim, base, order, exponent), held.dtype):
                 if (order, exponent) == told:
