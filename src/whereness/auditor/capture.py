@@ -55,12 +55,13 @@ def _read(model: nn.Module, driver: Driver, *, exact: bool) -> Observed:
         _fill(empty)
         runs.discover()
         near = runs.first_that_works(NEAR_SLOTS, runs.near)
+        silent_far = None
         silent = runs.first_that_works(SILENT_SLOTS, runs.silent)
         if silent is not None and any(bias.present for bias in silent.events.values()):
-            longer = runs.first_that_works(BIASED_SLOTS, runs.silent)
-            silent = longer or silent
+            longer = runs.first_that_works(BIASED_SLOTS, runs.silent, needed=False)
+            silent, silent_far = longer or silent, runs.silent_far()
         far = runs.far()
-    layers = runs.views(near, silent, far)
+    layers = runs.views(near, silent, far, silent_far)
     tables = tuple(near.tables if near is not None else ())
     paths = {view.where for view in layers}
     for view in layers:

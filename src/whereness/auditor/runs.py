@@ -140,9 +140,9 @@ class Runs:
             self._sides_of_singles(look, key, each)
         return look
 
-    def silent(self, slots: int) -> Look:
-        """The run under queries of zeros."""
-        look = Look(tuple(range(slots)))
+    def silent(self, slots: int, ids: tuple[int, ...] | None = None) -> Look:
+        """The run under queries of zeros, at natural numbering or at these ids."""
+        look = Look(tuple(range(slots)) if ids is None else ids)
         rows = 1 if self.single else 3
 
         def on_event(event: Event, key: tuple[str, int], made: list[Tensor]) -> None:
@@ -150,7 +150,8 @@ class Runs:
             if logits is not None:
                 look.events[key] = bias_of(logits)
 
-        self._run(slots, rows, on_event, silence=True)
+        at = None if ids is None else torch.tensor(ids)
+        self._run(slots, rows, on_event, ids=at, silence=True)
         return look
 
     def far(self) -> Look | None:
@@ -177,6 +178,16 @@ class Runs:
         self.why.append(f"far positions are refused: {reason}")
         return None
 
+    def silent_far(self) -> Look | None:
+        """The silent run at ids so far apart that bfloat16 could not hold them."""
+        if self.driver.positions is None or self.driver.takes == "pixels":
+            return None
+        ids = far_positions(AXIS_FARTHEST)
+        try:
+            return self.silent(len(ids), ids)
+        except Refused:
+            return None
+
     def along(self, axis: int, axes: int) -> Look:
         """The run at positions of several axes, of which one counts and the others stay at 0.
 
@@ -198,7 +209,9 @@ class Runs:
         fits = [k for k in range(3, FARTHEST) if 2**k + 1 < most]
         return fits[::-1][:2]
 
-    def first_that_works(self, choices: tuple[int, ...], run: Callable[[int], Look]) -> Look | None:
+    def first_that_works(
+        self, choices: tuple[int, ...], run: Callable[[int], Look], *, needed: bool = True
+    ) -> Look | None:
         """The run with the most slots that the model takes."""
         most, reason = self.driver.max_tokens, ""
         for slots in choices:
@@ -208,7 +221,8 @@ class Runs:
                 return run(slots)
             except Refused as error:
                 reason = str(error)
-        self.why.append(reason or "the model takes too few tokens")
+        if needed:
+            self.why.append(reason or "the model takes too few tokens")
         return None
 
     def _run(
@@ -337,7 +351,7 @@ class Runs:
     # What came of them ---------------------------------------------------------------------------
 
     def views(
-        self, near: Look | None, silent: Look | None, far: Look | None
+        self, near: Look | None, silent: Look | None, far: Look | None, silent_far: Look | None
     ) -> tuple[LayerView, ...]:
         """A view of every attention layer, in the order in which they run."""
         empty = Look()
@@ -352,6 +366,8 @@ class Runs:
                 near=near.sides.get(key),
                 far=far.sides.get(key),
                 bias=bias,
+                far_bias=None if silent_far is None else silent_far.events.get(key),
+                far_bias_ids=() if silent_far is None else silent_far.positions,
                 uneven=near.events.get(key),
                 scale=near.scales.get(key),
                 odd=near.odd.get(key, ""),
