@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from whereness.auditor.expectation import ROTARY, Expectation, expectation_of, expected_sides
+from whereness.auditor.findings import Finding, Severity
 from whereness.auditor.readout import Turning
 from whereness.auditor.subject import Subject
 from whereness.auditor.views import LayerView, Observed, Side
@@ -94,3 +96,12 @@ def width_of(expected: Expectation, view: LayerView) -> int:
 def turned(turning: Turning) -> bool:
     """Whether anything turns in any head."""
     return bool(turning.turns.any())
+
+
+def finding_of(
+    check: str, view: LayerView, kind: str, severity: Severity = "error", **said: Any
+) -> Finding:
+    """A finding about a layer."""
+    return Finding(
+        check=check, kind=kind, severity=severity, layer=view.index, where=view.where, **said
+    )

@@ -29,13 +29,14 @@ AXIS_FARTHEST = 10
 """The run along one axis goes up to 2^10 + 1: grids are not larger."""
 FARTHEST = 17
 """The far run goes up to 2^17 + 1."""
-NEAR_SLOTS, SILENT_SLOTS = (67, 71, 37, 39, 19, 21, 11, 7), (149, 151, 67, 71, 37, 19, 11, 7)
-"""Slots of the near and silent runs: as many as the model takes, and no size of its weights, so
-that axes are told by their size. T5's buckets end at 128."""
-
-
-BIASED_SLOTS = (307, 311)
-"""Slots where something is added: bfloat16 holds whole numbers up to 256."""
+NEAR_SLOTS = (37, 39, 19, 21, 11, 7)
+LONG_SLOTS = (67, 71, *NEAR_SLOTS)
+"""Slots of the near run, the long ones where no far run says more: as many as the model takes, and
+no size of its weights, so that axes are told by their size."""
+SILENT_SLOTS = LONG_SLOTS
+BIASED_SLOTS = (307, 311, 149, 151, *LONG_SLOTS)
+"""Slots of the silent run, the most where something is added: bfloat16 holds whole numbers up to
+256, and T5's buckets end at 128."""
 
 
 @dataclass
@@ -73,6 +74,7 @@ class Runs:
 
     def __init__(self, model: nn.Module, driver: Driver) -> None:
         self.model, self.driver = model, driver
+        self.first = driver.first or 0  # the driver runs the model for it: not while it is watched
         self.modules = dict(model.named_modules())
         self.attention: list[str] = []
         self.counts: set[int] = set()
@@ -140,9 +142,9 @@ class Runs:
             self._sides_of_singles(look, key, each)
         return look
 
-    def silent(self, slots: int) -> Look:
-        """The run under queries of zeros."""
-        look = Look(tuple(range(slots)))
+    def silent(self, slots: int, ids: tuple[int, ...] | None = None) -> Look:
+        """The run under queries of zeros, at natural numbering or at these ids."""
+        look = Look(tuple(range(slots)) if ids is None else ids)
         rows = 1 if self.single else 3
 
         def on_event(event: Event, key: tuple[str, int], made: list[Tensor]) -> None:
@@ -150,7 +152,8 @@ class Runs:
             if logits is not None:
                 look.events[key] = bias_of(logits)
 
-        self._run(slots, rows, on_event, silence=True)
+        at = None if ids is None else torch.tensor(ids)
+        self._run(slots, rows, on_event, ids=at, silence=True)
         return look
 
     def far(self) -> Look | None:
@@ -177,6 +180,16 @@ class Runs:
         self.why.append(f"far positions are refused: {reason}")
         return None
 
+    def silent_far(self) -> Look | None:
+        """The silent run at ids so far apart that bfloat16 could not hold them."""
+        if self.driver.positions is None or self.driver.takes == "pixels":
+            return None
+        ids = far_positions(AXIS_FARTHEST)
+        try:
+            return self.silent(len(ids), ids)
+        except Refused:
+            return None
+
     def along(self, axis: int, axes: int) -> Look:
         """The run at positions of several axes, of which one counts and the others stay at 0.
 
@@ -198,7 +211,9 @@ class Runs:
         fits = [k for k in range(3, FARTHEST) if 2**k + 1 < most]
         return fits[::-1][:2]
 
-    def first_that_works(self, choices: tuple[int, ...], run: Callable[[int], Look]) -> Look | None:
+    def first_that_works(
+        self, choices: tuple[int, ...], run: Callable[[int], Look], *, needed: bool = True
+    ) -> Look | None:
         """The run with the most slots that the model takes."""
         most, reason = self.driver.max_tokens, ""
         for slots in choices:
@@ -208,7 +223,8 @@ class Runs:
                 return run(slots)
             except Refused as error:
                 reason = str(error)
-        self.why.append(reason or "the model takes too few tokens")
+        if needed:
+            self.why.append(reason or "the model takes too few tokens")
         return None
 
     def _run(
@@ -261,7 +277,7 @@ class Runs:
             self.driver(tokens)
             return
         rows, slots = tokens.shape[:2]
-        at = ids.to(tokens.device) + (self.driver.first or 0)
+        at = ids.to(tokens.device) + self.first
         at = at.unsqueeze(-2).expand(*at.shape[:-1], rows, slots).clone()
         ones = torch.ones(rows, slots, dtype=torch.long, device=tokens.device)
         self.driver(tokens, positions=at, mask=self.driver.ones(ones))
@@ -337,7 +353,7 @@ class Runs:
     # What came of them ---------------------------------------------------------------------------
 
     def views(
-        self, near: Look | None, silent: Look | None, far: Look | None
+        self, near: Look | None, silent: Look | None, far: Look | None, silent_far: Look | None
     ) -> tuple[LayerView, ...]:
         """A view of every attention layer, in the order in which they run."""
         empty = Look()
@@ -352,6 +368,8 @@ class Runs:
                 near=near.sides.get(key),
                 far=far.sides.get(key),
                 bias=bias,
+                far_bias=None if silent_far is None else silent_far.events.get(key),
+                far_bias_ids=() if silent_far is None else silent_far.positions,
                 uneven=near.events.get(key),
                 scale=near.scales.get(key),
                 odd=near.odd.get(key, ""),

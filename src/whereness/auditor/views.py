@@ -65,6 +65,9 @@ class LayerView:
     near: tuple[Side, Side] | None = None
     far: tuple[Side, Side] | None = None
     bias: Bias | None = None
+    far_bias: Bias | None = None
+    """The same at `far_bias_ids`, where the model takes ids."""
+    far_bias_ids: tuple[int, ...] = ()
     uneven: float | None = None
     tabled: bool = False
     """Something that depends on the slot is added to its input."""
