@@ -440,9 +440,13 @@ def _table(added: Sum, slots: int, attention: list[str]) -> Table | None:
     if any(added.module == path or added.module.startswith(path + ".") for path in attention if path):
         return None
     x = added.added.detach()
-    if x.dim() not in (2, 3) or x.shape[-1] != added.content.shape[-1] and not added.joined:
+    if added.content.dim() < 3 or x.dim() not in (2, 3) or x.shape[-1] != added.content.shape[-1] and not added.joined:
         return None
     rows = x if x.dim() == 2 else x[0] if x.shape[1] != 1 else x[:, 0]
+    if x.dim() == 3 and min(x.shape[:2]) > 1:  # content whose origin was lost differs from row to row
+        axis = 0 if x.shape[1] in added.content.shape[:2] and rows.shape == x.shape[1:] else 1
+        if float((x - x.select(axis, 0).unsqueeze(axis)).abs().max()) > 1e-6 * float(x.abs().max()):
+            return None
     if rows.shape[0] not in added.content.shape[:2] or rows.shape[0] < 3:
         return None
     rows = rows.double()
