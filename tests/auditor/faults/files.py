@@ -138,8 +138,8 @@ def reconfigured(folder, **keys):
 
 
 def as_neighbours(rows):
-    """Rows of a projection in the order of a runner that pairs neighbours, 16 a head."""
-    return rows.unflatten(0, (-1, 2, 8)).transpose(1, 2).reshape(rows.shape)
+    """Rows of a projection in the order of a runner that pairs neighbours, 32 a head."""
+    return rows.unflatten(0, (-1, 2, 16)).transpose(1, 2).reshape(rows.shape)
 
 
 def converted(folder, layers):
