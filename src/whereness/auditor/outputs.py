@@ -40,7 +40,9 @@ def main_output(value: Any, batch: int, length: int, *, rows_first: bool) -> Ten
 def held_cache(raw: Any, given: Any) -> Any:
     """The cache in what a model gave back; else the one that it was given and wrote into."""
     named = raw if isinstance(raw, Mapping) else getattr(raw, "_asdict", dict)()
-    found = next((v for n, v in named.items() if ("past" in n or "cache" in n) and v is not None), None)
+    found = next(
+        (v for n, v in named.items() if ("past" in n or "cache" in n) and v is not None), None
+    )
     if found is not None:
         return found
     second = raw[1] if isinstance(raw, (tuple, list)) and len(raw) > 1 else None

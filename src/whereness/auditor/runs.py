@@ -73,6 +73,7 @@ class Runs:
 
     def __init__(self, model: nn.Module, driver: Driver) -> None:
         self.model, self.driver = model, driver
+        self.first = driver.first or 0  # the driver runs the model for it: not while it is watched
         self.modules = dict(model.named_modules())
         self.attention: list[str] = []
         self.counts: set[int] = set()
@@ -275,7 +276,7 @@ class Runs:
             self.driver(tokens)
             return
         rows, slots = tokens.shape[:2]
-        at = ids.to(tokens.device) + (self.driver.first or 0)
+        at = ids.to(tokens.device) + self.first
         at = at.unsqueeze(-2).expand(*at.shape[:-1], rows, slots).clone()
         ones = torch.ones(rows, slots, dtype=torch.long, device=tokens.device)
         self.driver(tokens, positions=at, mask=self.driver.ones(ones))

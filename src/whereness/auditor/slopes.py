@@ -59,6 +59,16 @@ def _near(view: LayerView, encoding: Any, values: Tensor, at: Tensor) -> Finding
     apart = (at[len(at) - queries :, None] - at).abs() <= 256
     if float((off * apart).max()) <= ALIKE * float(size):
         return _of_few_digits(view)
+    if _cast(got, want):
+        return finding_of(
+            CHECK,
+            view,
+            "K06",
+            expected="slopes of float32",
+            measured="every slope is the nearest number of bfloat16",
+            cause="slopes are a buffer, or were made, in the type of the model",
+            remedy="make slopes in float32 each time, or keep them out of casts",
+        )
     head = int(off.amax((1, 2)).argmax())
     measured, expected = _slope(got[head]), _slope(want[head])
     kind_of, cause = _of_alibi(got, want, head)
@@ -84,6 +94,12 @@ def all_alike(values: Tensor) -> float | None:
     if len(slopes) < 2 or not straight or float(slopes.max() - slopes.min()) > ALIKE:
         return None
     return float(slopes[0]) or None
+
+
+def _cast(got: Tensor, want: Tensor) -> bool:
+    """Whether all slopes are those that are wanted, rounded to bfloat16."""
+    slopes = torch.tensor([_slope(g) for g in got]), torch.tensor([_slope(w) for w in want])
+    return torch.allclose(slopes[0], slopes[1].bfloat16().float(), rtol=1e-5, atol=1e-9)
 
 
 def _of_alibi(got: Tensor, want: Tensor, head: int) -> tuple[str, str]:
