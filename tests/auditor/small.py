@@ -31,7 +31,9 @@ def turned(
 ) -> Tensor:
     """x with the pairs of its channels from `start` on turned by positions times rates."""
     rates = speeds() if rates is None else rates
-    angles = (positions[:, None, :, None].double() * rates).to(torch.promote_types(x.dtype, torch.float32))
+    angles = (positions[:, None, :, None].double() * rates).to(
+        torch.promote_types(x.dtype, torch.float32)
+    )
     cos, sin, pairs = angles.cos() * amplitude, angles.sin() * amplitude, len(rates)
     part = x[..., start : start + 2 * pairs]
     half = pairing == "half"

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from whereness.auditor.basis import basis_of
-from whereness.auditor.capture import far_positions
 from whereness.auditor.readout import turning, unwrapped
+from whereness.auditor.runs import far_positions
 from whereness.auditor.scores import bias_of, levelled, unevenness, unevenness_on_grid
 from whereness.auditor.speeds import Known, cause_of
 
@@ -95,7 +95,9 @@ def test_what_is_added_is_told_from_what_turns():
     x = content(9, 6)
     x = x + torch.randn(9, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     assert bool(turning(x, tuple(range(9))).shifted.all())
-    assert not bool(turning(spun(content(9, 6), {(0, 1): 1.0}, tuple(range(9))), tuple(range(9))).shifted.any())
+    assert not bool(
+        turning(spun(content(9, 6), {(0, 1): 1.0}, tuple(range(9))), tuple(range(9))).shifted.any()
+    )
 
 
 def test_rounded_positions_show_as_a_bend_and_not_as_a_speed():

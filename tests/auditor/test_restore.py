@@ -1,9 +1,9 @@
 """Whatever a probe or a model does, the model is put back exactly."""
 
+import pytest
 import torch
 from torch import nn
 
-import pytest
 import whereness as wn
 from whereness.auditor.restore import in_float64, restored, written
 

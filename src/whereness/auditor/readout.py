@@ -40,7 +40,8 @@ class Turning:
     change is no function of two channels. speeds: (H, D) radians a token of the pair, above 0 where
     the lower channel turns towards the higher. growth: (H, D, S) size at each slot relative to slot
     0. skew: (H, D) how far from a rotation. bend: (H, D, S) what angles lack of speed x position.
-    angles: (H, D, S) radians, as far as they can be told: between -pi and pi. shifted: (H,) whether something that is not content was added to the head.
+    angles: (H, D, S) radians, as far as they can be told: between -pi and pi. shifted: (H,) whether
+    something that is not content was added to the head.
     """
 
     positions: tuple[int, ...]
@@ -66,11 +67,7 @@ class Turning:
     def pairs(self, head: int = 0) -> dict[tuple[int, int], float]:
         """(lower, higher) channel -> speed, of a head."""
         partner, speeds = self.partner[head].tolist(), self.speeds[head].tolist()
-        return {
-            (u, v): speeds[u]
-            for u, v in enumerate(partner)
-            if v > u and partner[v] == u
-        }
+        return {(u, v): speeds[u] for u, v in enumerate(partner) if v > u and partner[v] == u}
 
     def strays(self, head: int = 0) -> list[int]:
         """Channels that change and have no partner that agrees."""
@@ -214,7 +211,12 @@ def _coefficients(x: Tensor, partner: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _as_turning(
-    a: Tensor, b: Tensor, partner: Tensor, turns: Tensor, positions: tuple[int, ...], shifted: Tensor
+    a: Tensor,
+    b: Tensor,
+    partner: Tensor,
+    turns: Tensor,
+    positions: tuple[int, ...],
+    shifted: Tensor,
 ) -> Turning:
     """Angles and sizes of pairs from their coefficients."""
     other = partner.clamp_min(0)[..., None].expand(a.shape)

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whereness.auditor.drive import Refused
+from whereness.auditor.operations import Watch
 from whereness.auditor.probing import Bench, change, probed
 from whereness.auditor.rebuild import MOST_WEIGHTS, NotRebuilt, derived, rebuilt
 from whereness.auditor.restore import in_float64, restored
 from whereness.auditor.subject import Subject
-from whereness.auditor.operations import Watch
 
 CHECK = "CHK8"
 LENGTH = 300

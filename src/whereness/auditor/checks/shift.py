@@ -118,8 +118,10 @@ def _cause(turning: Turning, taken: float, position: int) -> tuple[str, str, str
         )
     return (
         "K06",
-        "angles are rounded more than float32 does: positions, frequencies or their product are "
-        "held in a smaller format",
+        (
+            "angles are rounded more than float32 does: positions, frequencies or their product "
+            "are held in a smaller format"
+        ),
         "form angles in float32 or better, and round only cos and sin",
     )
 
@@ -162,7 +164,9 @@ def _whole(subject: Subject, observed: Observed, driver: Driver) -> None:
     if not classes & {"relative", "absolute"} or classes & {"content-aware", "unknown"}:
         return
     if "absolute" not in classes and not _all_attend(subject, observed):
-        subject.not_checked(CHECK, "layers without attention may use positions in ways of their own")
+        subject.not_checked(
+            CHECK, "layers without attention may use positions in ways of their own"
+        )
         return
     try:
         with in_float64(driver.model), torch.no_grad():

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from whereness.auditor.drive import Refused
+from whereness.auditor.operations import Watch
 from whereness.auditor.probing import Bench, change, probed
 from whereness.auditor.restore import restored
 from whereness.auditor.subject import Subject
-from whereness.auditor.operations import Watch
 
 CHECK = "CHK17"
 LENGTH = 7
