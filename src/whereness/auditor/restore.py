@@ -162,7 +162,7 @@ def _configs(model: nn.Module) -> Iterator[Any]:
 
 def _switches() -> list[tuple[Any, Any]]:
     """(how to set it, its state) of every global that a probe or a model may change."""
-    found = [
+    found: list[tuple[Any, Any]] = [
         (torch.set_rng_state, torch.get_rng_state()),
         (random.setstate, random.getstate()),
         (torch.set_default_dtype, torch.get_default_dtype()),

@@ -1,5 +1,6 @@
 """CHK21: what positions cost: bytes of tables, S x S tensors, tables kept by length, host syncs."""
 
+import itertools
 import math
 
 from torch import Tensor, nn
@@ -111,7 +112,7 @@ def _per_length(bench: Bench) -> None:
                 held.append(_bytes(bench.model))
         except Refused:
             return
-    if all(b > a for a, b in zip(held, held[1:], strict=False)):
+    if all(b > a for a, b in itertools.pairwise(held)):
         _found(
             bench,
             f"each new length keeps {(held[-1] - held[0]) // len(LENGTHS)} bytes more",

@@ -51,8 +51,7 @@ def _moved(bench: Bench, got: Tensor, fresh: Tensor, how: str, after: str) -> bo
         expected="the output that the same input gave before",
         measured=f"{how}: the output changes by {gap:.1e}",
         cause=f"A table or counter that {after} changed is kept and used for other inputs.",
-        remedy="Make tables from the settings and the input alone; what is kept is keyed by all that"
-        " it depends on.",
+        remedy="Make tables from the settings and the input alone, and key what is kept by both.",
     )
     return True
 
