@@ -6,6 +6,7 @@ is one line.
 """
 
 import contextlib
+import ctypes
 import importlib
 import io
 import os
@@ -63,6 +64,8 @@ def _number(stream: object) -> int | None:
 
 
 def _flush() -> None:
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).fflush(None)  # compiled code prints into a buffer of its own
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()

@@ -1,6 +1,7 @@
 """What an audit tells of each layer: as measured, and as the config has it."""
 
 from whereness.auditor.comparing import Compare, compare
+from whereness.auditor.curves import curves_of, told
 from whereness.auditor.expectation import ROTARY, expectation_of
 from whereness.auditor.findings import LayerFacts
 from whereness.auditor.subject import Subject
@@ -29,6 +30,10 @@ def _facts(subject: Subject, view: LayerView) -> LayerFacts:
     if view.best is not None and view.rotary_dim:
         said.speeds = view.speeds
         said.amplitudes = _amplitudes(view.best[1])
+    if (curves := curves_of(view, expected)) is not None:
+        said.bias = told(curves)
+        said.bias_offsets, said.bias_curves = curves.offsets, curves.measured
+        said.expected_bias_curves = curves.expected
     each = compare(subject, view)
     if isinstance(each, Compare) and each.expected.of(*ROTARY):
         pairs = each.want[0].pairs()
@@ -40,8 +45,10 @@ def _facts(subject: Subject, view: LayerView) -> LayerFacts:
 
 def _amplitudes(side: Side) -> tuple[float, ...] | None:
     """Amplitude of cos and sin of every pair of head 0, in the order of the channels."""
-    pairs = sorted((min(side.basis.order[0][u], side.basis.order[0][v]).item(), u)
-                   for u, v in side.turning.pairs())
+    pairs = sorted(
+        (min(side.basis.order[0][u], side.basis.order[0][v]).item(), u)
+        for u, v in side.turning.pairs()
+    )
     if not pairs or not bool(side.basis.found[0].all()):
         return None
     return tuple(float(side.basis.ratio[0][u]) for _, u in pairs)

@@ -1,7 +1,7 @@
 """A report drawn together for readers: what is the same over many layers is said once."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -27,6 +27,7 @@ MOST_VALUES = 3
 
 Said = Finding | Compared | NotChecked
 Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 AnySaid = TypeVar("AnySaid", Finding, Compared)
 
 
@@ -88,9 +89,9 @@ class FindingGroup:
         return [*told[:MOST_VALUES], ("and others like these", layers_said(others))]
 
 
-def collected(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict:
+def collected(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Items by key, in order of first appearance."""
-    found: dict[Hashable, list[Item]] = {}
+    found: dict[Key, list[Item]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
@@ -107,11 +108,8 @@ class Places:
 
     def __init__(self, report: Report) -> None:
         self.modules = {facts.where for facts in report.layers if facts.where}
-        self.findings = self._placed(report.findings)
-        self.compared = self._placed(report.compared)
-
-    def _placed(self, said: Iterable[AnySaid]) -> dict[str | int | None, list[AnySaid]]:
-        return collected(said, self._key)
+        self._findings = collected(report.findings, self._key)
+        self._compared = collected(report.compared, self._key)
 
     def _key(self, said: Said) -> str | int | None:
         steps = said.where.split(".")
@@ -120,14 +118,20 @@ class Places:
                 return module
         return said.layer
 
-    def about(self, facts: LayerFacts, what: Literal["findings", "compared"]) -> list[Said]:
-        """What was said of this layer."""
-        said = getattr(self, what)
-        own = said.get(facts.where, []) if facts.where else []
-        if facts.index is None:
-            return own
-        by_number = said.get(facts.index, [])
-        return own + [each for each in by_number if each.part in ("", facts.part)]
+    def findings(self, facts: LayerFacts) -> list[Finding]:
+        """What was found in this layer."""
+        return about(facts, self._findings)
+
+    def compared(self, facts: LayerFacts) -> list[Compared]:
+        """What was compared in this layer."""
+        return about(facts, self._compared)
+
+
+def about(facts: LayerFacts, said: Mapping[str | int | None, list[AnySaid]]) -> list[AnySaid]:
+    """What was said of a layer: of its module, and of its number within its part."""
+    own = said.get(facts.where, []) if facts.where else []
+    by_number = [] if facts.index is None else said.get(facts.index, [])
+    return own + [each for each in by_number if each.part in ("", facts.part)]
 
 
 def layer_groups(report: Report) -> list[LayerGroup]:
@@ -135,9 +139,9 @@ def layer_groups(report: Report) -> list[LayerGroup]:
     places = Places(report)
     found: list[tuple[list[LayerFacts], frozenset[Finding], State]] = []
     for facts in report.layers:
-        findings = places.about(facts, "findings")
+        findings = places.findings(facts)
         marks = frozenset(map(without_numbers, findings))
-        now = state(findings, places.about(facts, "compared"))
+        now = state(findings, places.compared(facts))
         for members, same, its in found:
             if (same, its) == (marks, now) and alike(members[0], facts):
                 members.append(facts)

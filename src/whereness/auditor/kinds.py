@@ -61,15 +61,15 @@ TEACHING = {
     "K06": Teaching(
         "Positions, frequencies, slopes and integer ids mean exact numbers; a model may be cast, "
         "its angles may not.",
-        "Frequencies lie in a buffer that `.to(bfloat16)` rounds, positions are made in a half "
+        "Frequencies lie in a buffer that .to(bfloat16) rounds, positions are made in a half "
         "type, or a matrix product forms the angles with ten bits of mantissa.",
-        "bfloat16 cannot tell position 256 from 257: near tokens are fine, and far ones melt "
-        "together; a model in float32 shows nothing.",
+        "In float32 nothing shows; bfloat16 cannot tell position 256 from 257, so near tokens "
+        "are fine and far ones melt together.",
     ),
     "K07": Teaching(
         "A table of positions is computed, so it must come out the same after any way of making "
         "the model: meta device, sharded start, save and load, deepcopy, pickle.",
-        "It is a buffer that no checkpoint holds and that nothing refills after `to_empty()`, or "
+        "It is a buffer that no checkpoint holds and that nothing refills after to_empty(), or "
         "one that an old checkpoint holds and that is loaded unseen.",
         "Uninitialised memory is NaN on a bad day and plausible small numbers on a good one; the "
         "loss starts near that of a random model.",

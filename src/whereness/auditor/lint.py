@@ -1,9 +1,10 @@
 """Rules on a config that the reader can read, and that may be wrong all the same.
 
-A rule looks at the layers of one part and tells what it finds; those on the whole target look at
-the files beside the config, too. Plain Python, so that a config alone is audited at once.
+A rule looks at the layers of one part and tells what it finds; what no part alone can tell is in
+`auditor.limits`. Plain Python, so that a config alone is audited at once.
 
     sections_fit        pairs of the axes against the rotary width               K03, K15
+    keys_are_known      keys on positions that nothing reads                      K22
     lists_fit           lists with more entries than layers; windows without width    K23
     scaling_fits        the scaling's lengths against the context length          K02
     amplitude_fits      an explicit amplitude against YaRN's own                  K04
@@ -11,30 +12,24 @@ the files beside the config, too. Plain Python, so that a config alone is audite
     share_is_said       a rotary share that only code knows                       K03
     buckets_fit         T5's buckets                                              K18
     grid_fits           patches against the image                                 K15
-    of_whole            keys beside the parts, tokenizer and generation limits    K02, K12, K14
 """
 
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 from whereness.auditor.findings import Finding, Severity
 from whereness.auditor.reach import LOST, OFTEN, farthest, first_below, reached
-from whereness.auditor.subject import Subject
 from whereness.interop.config import rope_keys
-from whereness.interop.config.files import LARGEST_JSON
 from whereness.interop.config.keys import counted, shown
+from whereness.interop.config.parts import DECIDED_BY_CODE
 from whereness.interop.config.reader import REFUSED, Layers, spoken
 from whereness.interop.config.sight import BOTH_WAYS
 from whereness.interop.config.specs import Spec
-from whereness.interop.families import family
-from whereness.interop.strict_json import read_object
+from whereness.interop.config.spelling import known_keys
 
 CHECK = "CHK11"
 KEYS = "config keys"
-UNLIMITED = 10**9
-"""Tokens: what tokenizers without a limit write is above (int(1e30))."""
+SPEAKING = ("rope", "rotary", "mrope", "yarn", "alibi")
 FAR_AMPLITUDE = 2.0
 """An amplitude twice the formula's makes logits four times as large: no released model has it."""
 
@@ -215,6 +210,25 @@ def amplitude_fits(layers: Layers) -> Iterator[Finding]:
             )
 
 
+def keys_are_known(layers: Layers) -> Iterator[Finding]:
+    """Keys at the top that speak of positions, and that no family reads."""
+    reading = layers.part.reading
+    for key, value in reading.given.items():
+        if not key.lower().startswith(SPEAKING) or value in (None, False) or key in known_keys():
+            continue
+        if key in (*layers.part.family.defaults, *DECIDED_BY_CODE):
+            continue
+        yield fault(
+            "K22",
+            "warning",
+            reading.name(key),
+            "keys that some code reads",
+            f"{reading.name(key)} = {shown(value)} is read by no family that is known here",
+            "a slip, or a key of another library, which has no effect",
+            "correct the key, or remove it",
+        )
+
+
 def base_fits(layers: Layers) -> Iterator[Finding]:
     """A base that is small for the context length, by the bound of `auditor.reach`."""
     for spec, where in specs(layers):
@@ -259,9 +273,10 @@ def share_is_said(layers: Layers) -> Iterator[Finding]:
     """A part of the channels turns because code says so, and the config does not."""
     reading, known = layers.part.reading, layers.part.family
     usual = next((known.defaults[k] for k in known.fraction if k in known.defaults), None)
-    _, rope = rope_keys.rope_dict(reading)
     said = any(reading.given.get(key) is not None for key in known.fraction)
-    if usual in (None, 1, 1.0) or said or "partial_rotary_factor" in str(rope):
+    if usual in (None, 1, 1.0) or said:
+        return
+    if "partial_rotary_factor" in str(rope_keys.rope_dict(reading)[1]):
         return
     yield fault(
         "K03",
@@ -316,6 +331,7 @@ def grid_fits(layers: Layers) -> Iterator[Finding]:
 
 RULES: tuple[Callable[[Layers], Iterator[Finding]], ...] = (
     sections_fit,
+    keys_are_known,
     lists_fit,
     scaling_fits,
     amplitude_fits,
@@ -324,114 +340,3 @@ RULES: tuple[Callable[[Layers], Iterator[Finding]], ...] = (
     buckets_fit,
     grid_fits,
 )
-
-
-# The whole target
-
-
-def of_whole(subject: Subject) -> Iterator[Finding]:
-    """What no part alone can tell."""
-    yield from _beside_parts(subject)
-    yield from _limits(subject)
-
-
-POSITIONAL = (*rope_keys.NAMES, *rope_keys.BASE_KEYS, *rope_keys.FRACTION_KEYS)
-
-
-def _beside_parts(subject: Subject) -> Iterator[Finding]:
-    """Positional keys at the top of a composite, where nothing reads them."""
-    if subject.source is None or not subject.parts:
-        return
-    known = family(str(subject.source.keys.get("model_type")))
-    if known is None or not known.parts:  # code that nobody here knows may read them
-        return
-    if not all(part.reading.prefix for part in subject.parts.values()):
-        return
-    texts = [part for part in subject.parts.values() if part.name.startswith("text")]
-    for key in POSITIONAL:
-        value = subject.source.keys.get(key)
-        if value in (None, {}) or any(part.reading.given.get(key) == value for part in texts):
-            continue
-        yield fault(
-            "K02",
-            "warning",
-            key,
-            "positional keys within the part that they are for",
-            f"{key} = {shown(value)} stands beside the parts "
-            f"({', '.join(list(subject.parts)[:4])}), where nothing reads it",
-            "the setting was added to the wrong level of a composite config",
-            f"move {key} into the part that it is for, or remove it",
-        )
-
-
-LIMITS = (
-    ("tokenizer_config.json", "model_max_length", "texts of that length reach the model"),
-    ("generation_config.json", "max_length", "generation goes on to that length"),
-    ("generation_config.json", "max_new_tokens", "generation alone fills more than that"),
-)
-
-
-def _limits(subject: Subject) -> Iterator[Finding]:
-    """Lengths that files beside the config admit against those that positions have."""
-    usable = _usable(subject)
-    if subject.folder is None or usable is None:
-        return
-    rows, kind, severity, what = usable
-    for file, key, means in LIMITS:
-        limit = _limit(subject, subject.folder / file, key)
-        if limit is None or limit <= rows:
-            continue
-        yield fault(
-            kind,
-            severity,
-            f"{file}: {key}",
-            f"at most {rows:,} tokens, {what}",
-            f"{key} = {limit:,}: {means}",
-            "the limit counts rows of the table that are no positions"
-            if kind == "K14"
-            else "the two files were changed apart",
-            f"set {key} to {rows} or less",
-        )
-
-
-def _usable(subject: Subject) -> tuple[int, str, Severity, str] | None:
-    """How many positions there are, what a longer text breaks, how badly, and why."""
-    for layers in subject.expected.values():
-        for spec, _ in specs(layers):
-            rows = spec.get("num_positions")
-            if spec.kind != "LearnedAbsolute" or not isinstance(rows, int):
-                continue
-            first = spec.get("first_row") or 0
-            if layers.part.family.first_row_after:
-                return rows, "K14", "warning", f"{rows + first} rows less {first} before position 0"
-            return rows, "K12", "warning", "the rows of its learned table"
-    lengths = [each.length for each in subject.expected.values() if each.length is not None]
-    if not lengths:
-        return None
-    reach = max(round(_stretched(each)) for each in subject.expected.values() if each.length)
-    return reach, "K12", "note", "the context length of the config"
-
-
-def _stretched(layers: Layers) -> float:
-    """The context length, or what a scaling makes of the length of pre-training."""
-    reaches = [float(layers.length or 0)]
-    for spec, _ in specs(layers):
-        scaling = spec.get("scaling")
-        if scaling is None or scaling.get("factor") is None:
-            continue
-        original = scaling.get("original_length") or layers.length or 0
-        reaches.append(scaling.get("factor") * original)
-    return max(reaches)
-
-
-def _limit(subject: Subject, path: Path, key: str) -> int | None:
-    """A number in a file beside the config; a file that cannot be read is told of."""
-    if not path.is_file():
-        return None
-    try:
-        value: Any = read_object(path, LARGEST_JSON).get(key)
-    except (ValueError, OSError) as error:
-        subject.not_checked(CHECK, f"{path.name} cannot be read: {error}", where=path.name)
-        return None
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return int(value) if plain and 0 < value < UNLIMITED else None

@@ -43,6 +43,9 @@ def part_of(path: str, names: list[str]) -> str | None:
         others = _words(path) & {"vision", "audio"}
         return None if names[0] == "text_config" and others else names[0]
     mine = _words(path)
+    if len(names) == 1:
+        apart = {"encoder", "decoder"} & (mine ^ _words(names[0]))
+        return None if len(apart) == 2 else names[0]
     scored = [(len(mine & _words(name)), -len(_words(name) - mine), name) for name in names]
     best = max(scored)
     if best[0] > 0:

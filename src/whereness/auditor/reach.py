@@ -48,7 +48,7 @@ def reached(layers: Layers, spec: Spec, where: Sequence[int]) -> int | None:
     elif any(layers.types[i] in WINDOWS for i in where if layers.types):
         return None  # a window that is not known
     window = layers.part.reading.get("sliding_window")
-    if not layers.types and isinstance(window, int) and window > 0:  # Mistral's, in every layer
+    if not any(layers.types) and isinstance(window, int) and window > 0:  # Mistral's: everywhere
         length = min(length, window)
     return length
 

@@ -123,16 +123,17 @@ def _answers(subject: Subject) -> None:
     from whereness.auditor.restore import restored
 
     assert subject.model is not None
-    with aside():
+    with aside(), restored(subject.model):
         try:
             subject.shared["driver"] = driver = Driver(subject.model, subject.inputs)
             with restored(subject.model):
                 driver(driver.sample(1, 4))
         except Refused as error:
             raise ValueError(
-                f"{subject.name}: the model raises on a plain forward pass: {told(error)}. If it "
-                "needs arguments beside tokens, give them as inputs."
+                f"{subject.name}: a plain forward pass fails (if it needs arguments beside tokens, "
+                f"give them as inputs). {error}"
             ) from error
+    subject.shared["driver"] = driver
 
 
 def _run(check: Check, subject: Subject) -> None:

@@ -42,6 +42,7 @@ PICKLE_MAGIC = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05
 LARGEST_TEXT = 2**26
 """Bytes. Losses are measured on some thousand tokens."""
 LONGEST_NAME = 200
+LONGEST_PATH = 4096
 
 
 def resolve(
@@ -98,7 +99,7 @@ def _what(subject: Subject) -> str:
     found = []
     if subject.model is not None:
         found.append(f"live {type(subject.model).__name__}")
-    if subject.weights is not None:
+    if subject.weights is not None and subject.weights.format != "live":
         found.append(f"{subject.weights.format} weights")
     if subject.source is not None:
         types = {part.model_type for part in subject.parts.values() if part.model_type}
@@ -147,6 +148,8 @@ def _of_path(subject: Subject, target: "str | os.PathLike[str]") -> None:
     name = os.fsdecode(target)
     if "\0" in name:
         raise ValueError(f"{shown(name)} is no path.")
+    if len(name) > LONGEST_PATH:
+        raise ValueError(f"{_name(name)} is too long for a path.")
     path = Path(name)
     if isinstance(target, str) and NAMED.fullmatch(name) and not os.path.lexists(path):
         _of_model(subject, called(name))
@@ -233,6 +236,8 @@ def _is_model(target: object) -> bool:
 
 def _of_model(subject: Subject, target: object) -> None:
     """A module, or what the named code returned: a module, or (module, inputs)."""
+    from whereness.auditor.weights import weights_of
+
     model, inputs = target, None
     if isinstance(target, tuple):
         if len(target) != 2:
@@ -249,7 +254,7 @@ def _of_model(subject: Subject, target: object) -> None:
             f"one, got a {type(inputs).__name__}."
         )
     subject.model, subject.inputs = cast("nn.Module", model), cast("Inputs", inputs)
-    subject.missing["weights"] = "the target is a live model, and no file"
+    subject.weights = weights_of(subject.model)
     if subject.source is None:
         _expect_own(subject, subject.model)
 

@@ -30,6 +30,7 @@ from whereness.auditor.words import (
     headline,
     plain,
     reach,
+    short_name,
     speeds_said,
     width,
 )
@@ -59,15 +60,17 @@ def show(report: Report, console: Console) -> None:
     """Print the report."""
     columns = min(console.width, READABLE)
     for part in _parts(report, columns):
-        # Lines are broken here already; of a word longer than a line nothing is cut off.
-        console.print(part, markup=False, highlight=False, soft_wrap=not isinstance(part, Table))
+        if isinstance(part, Table):
+            console.print(part, width=columns)
+        else:
+            console.print(part, soft_wrap=True)  # broken already; a long word is not cut off
 
 
 def _parts(report: Report, columns: int) -> Iterator[Text | Table]:
     yield from header(report, columns)
     if groups := layer_groups(report):
         yield Text()
-        yield from [table(groups, columns)] if columns >= WIDE else cards(groups, columns)
+        yield from [table(groups)] if columns >= WIDE else cards(groups, columns)
     yield from findings(report, columns)
     yield from compared(report, columns)
     yield from not_checked(report, columns)
@@ -87,12 +90,11 @@ def header(report: Report, columns: int) -> Iterator[Text]:
 # Layers
 
 
-def table(groups: list[LayerGroup], columns: int) -> Table:
+def table(groups: list[LayerGroup]) -> Table:
     """A row for layers that are alike. Columns that say nothing are left out."""
     rows = [cells(group) for group in groups]
     shown = [name for name in rows[0] if any(row[name] for row in rows)]
-    made = Table(box=None, header_style="bold", pad_edge=False, width=columns, expand=False)
-    made.width = None
+    made = Table(box=None, header_style="bold", pad_edge=False)
     for name in shown:
         short = name in ("layers", "class", "pairing", "width", "verdict")
         made.add_column(name, no_wrap=short and name != "layers", overflow="fold")
@@ -108,7 +110,7 @@ def cells(group: LayerGroup) -> dict[str, str]:
     speeds = ", ".join(filter(None, (speeds_said(facts.speeds), amplitude_said(facts))))
     return {
         "layers": plain(group.label),
-        "class": facts.classified,
+        "class": "" if facts.classified == "unknown" else facts.classified,
         "measured": plain(encoding_measured(facts)),
         "in the config": plain(facts.expected or ""),
         "pairing": plain(facts.pairing or ""),
@@ -135,25 +137,22 @@ def cards(groups: list[LayerGroup], columns: int) -> Iterator[Text]:
 
 
 def findings(report: Report, columns: int) -> Iterator[Text]:
-    """Each finding, and below the last one of a kind what that kind is about."""
+    """Each finding, and then what their kinds are about."""
     groups = finding_groups(report)
-    explained: set[str] = set()
-    for i, group in enumerate(groups):
+    for group in groups:
         yield Text()
         yield from finding(group, columns)
-        kind = group.first.kind
-        of_kind = [each for each in groups[i + 1 :] if each.first.kind == kind]
-        if not of_kind and kind not in explained:
-            explained.add(kind)
-            yield from wrapped(
-                f"About {kind}: {' '.join(TEACHING[kind])}", columns, "  ", style="dim"
-            )
+    if groups:
+        yield from (Text(), Text("about these kinds", "bold"))
+    for kind in sorted({group.first.kind for group in groups}):
+        told = f"{kind} {KINDS[kind]}. {' '.join(TEACHING[kind])}"
+        yield from wrapped(told, columns, "  ", "    ", style="dim")
 
 
 def finding(group: FindingGroup, columns: int) -> Iterator[Text]:
     """One finding, in all layers that have it."""
     first = group.first
-    title = f"{first.severity}  {first.kind} {KINDS.get(first.kind, '')}"
+    title = f"{first.severity}  {first.kind} {KINDS[first.kind]}"
     if layers := plain(group.layers):
         title = f"{title}, {layers}"
     yield from wrapped(title, columns, "", "  ", style=STYLES[first.severity])
@@ -187,7 +186,7 @@ def not_checked(report: Report, columns: int) -> Iterator[Text]:
     if groups:
         yield from (Text(), Text("not checked", "bold"))
     for checks, why, layers in groups:
-        names = ", ".join(map(check_name, checks))
+        names = ", ".join(map(short_name, checks))
         at = f", {plain(layers)}" if layers else ""
         yield from wrapped(f"{names}{at}: {plain(why)}", columns, "  ", "    ")
 

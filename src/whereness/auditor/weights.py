@@ -23,9 +23,9 @@ from whereness.interop.weights.source import INDEX, PICKLED, shards_in, shards_o
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
-Format = Literal["safetensors", "gguf"]
+Format = Literal["safetensors", "gguf", "live"]
 STEP = 1 << 23
 """Bytes of a file that are read at a time."""
 MOST_SPLITS = 2**12
@@ -71,9 +71,15 @@ class Held:
         return math.prod(self.shape)
 
     @property
+    def table(self) -> tuple[int, ...]:
+        """The shape without its first axes of length 1: what rows are counted along."""
+        long = [axis for axis, length in enumerate(self.shape) if length != 1]
+        return self.shape[long[0] :] if long else (1,)
+
+    @property
     def num_rows(self) -> int:
-        """Length of the first axis; a number alone is one row."""
-        return self.shape[0] if self.shape else 1
+        """Length of the first axis that is not of length 1."""
+        return self.table[0]
 
 
 @dataclass(frozen=True)
@@ -98,10 +104,10 @@ class Weights:
             ValueError: of a type that cannot be read.
             OSError: the file cannot be read.
         """
-        return self.rows(name)
+        return self.rows(name).reshape(self.tensors[name].shape)
 
     def rows(self, name: str, first: int = 0, count: int | None = None) -> "Tensor":
-        """Rows of a tensor along its first axis; quantised numbers become float32.
+        """Rows of a tensor, first axes of length 1 dropped; quantised numbers become float32.
 
         Raises:
             ValueError: rows that it does not have, or a type that cannot be read.
@@ -115,7 +121,7 @@ class Weights:
             raise ValueError(
                 f"{shown(name)} has {held.num_rows} rows, asked for {count} from {first} on."
             )
-        out = torch.empty((count, *held.shape[1:]) if held.shape else (), dtype=_dtype(held))
+        out = torch.empty((count, *held.table[1:]), dtype=_dtype(held))
         flat, reached = out.view(-1), 0
         for part in self._read(held, first, count):
             flat[reached : reached + part.numel()] = part
@@ -123,7 +129,7 @@ class Weights:
         return out
 
     def blocks(self, name: str) -> "Iterator[Tensor]":
-        """All rows of a tensor in order, some at a time.
+        """All rows of a tensor in order, some at a time, first axes of length 1 dropped.
 
         Raises:
             ValueError: of a type that cannot be read.
@@ -131,7 +137,7 @@ class Weights:
         """
         held = self.tensors[name]
         for part in self._read(held, 0, held.num_rows):
-            yield part.reshape(-1, *held.shape[1:])
+            yield part.reshape(-1, *held.table[1:])
 
     def _read(self, held: Held, first: int, count: int) -> "Iterator[Tensor]":
         """Whole rows, flat, in pieces of about STEP bytes."""
@@ -212,8 +218,15 @@ def open_weights(path: "str | os.PathLike[str]", keep: frozenset[str] = frozense
 
 def _of_shards(path: Path, shards: tuple[Header, ...]) -> Weights:
     held = {
-        entry.name: Held(
-            entry.name, entry.shape, entry.dtype, shard.path, shard.start + entry.begin, entry.size
+        entry.name: _possible(
+            Held(
+                entry.name,
+                entry.shape,
+                entry.dtype,
+                shard.path,
+                shard.start + entry.begin,
+                entry.size,
+            )
         )
         for shard in shards
         for entry in shard.entries
@@ -222,6 +235,16 @@ def _of_shards(path: Path, shards: tuple[Header, ...]) -> Weights:
     for shard in shards:
         metadata |= shard.metadata
     return Weights(path, "safetensors", held, metadata)
+
+
+def _possible(held: Held) -> Held:
+    """The same, if torch can have a tensor of this shape."""
+    if math.prod(max(length, 1) for length in held.shape) >= 2**63:
+        raise ValueError(
+            f"{held.path}: tensor {shown(held.name)} of shape {held.shape} is larger than any "
+            "tensor can be."
+        )
+    return held
 
 
 # GGUF
@@ -267,7 +290,7 @@ def _one_gguf(path: Path, keep: frozenset[str]) -> tuple[gguf.Header, dict[str, 
         header = gguf.read_header(file, str(path), keep)
     held, reached = {}, 0
     for each in sorted(header.stored, key=lambda each: each.offset):
-        found = _held(path, header.begin, each)
+        found = _possible(_held(path, header.begin, each))
         if each.offset < reached:
             raise ValueError(f"{path}: tensor {shown(each.name)} lies upon the one before it.")
         reached = each.offset + found.size
@@ -293,3 +316,36 @@ def _held(path: Path, begin: int, each: gguf.Stored) -> Held:
         )
     size = math.prod(shape) // kind.numbers * kind.size
     return Held(each.name, shape, kind.name, path, begin + each.offset, size)
+
+
+# Live models
+
+
+@dataclass(frozen=True)
+class Living(Weights):
+    """The parameters and buffers of a live model: nothing is copied but what is read."""
+
+    live: Mapping[str, "Tensor"] = field(default_factory=dict)
+
+    def _read(self, held: Held, first: int, count: int) -> "Iterator[Tensor]":
+        table = self.live[held.name].detach().reshape(held.table)
+        at_once = max(1, STEP // max(1, held.size // max(1, held.num_rows)))
+        for i in range(first, first + count, at_once):
+            if held.count:
+                yield table[i : min(i + at_once, first + count)].cpu().flatten()
+
+
+def weights_of(model: "nn.Module") -> Living:
+    """What a live model holds, buffers that no file would have among it, each tensor once."""
+    import torch
+
+    types = {getattr(torch, name): word for word, name in TYPES.items() if hasattr(torch, name)}
+    live: dict[str, Tensor] = {}
+    held: dict[str, Held] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta or tensor.layout != torch.strided or tensor.dtype not in types:
+            continue
+        live[name] = tensor
+        size = tensor.numel() * tensor.element_size()
+        held[name] = Held(name, tuple(tensor.shape), types[tensor.dtype], Path(), 0, size)
+    return Living(Path(), "live", held, live=live)

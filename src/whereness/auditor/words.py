@@ -21,14 +21,19 @@ def plain(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
 
 
+def short_name(check: str) -> str:
+    """As in "spectrum", of "CHK1"; an id that is none of ours as it is."""
+    return CHECKS.get(check) or plain(check)
+
+
 def check_name(check: str) -> str:
-    """As in "spectrum (CHK1)"; an id that is none of ours as it is."""
+    """As in "spectrum (CHK1)"."""
     return f"{CHECKS[check]} ({check})" if check in CHECKS else plain(check)
 
 
 def listed(items: Sequence[str]) -> str:
     """As in "a, b and c"."""
-    *before, last = items
+    *before, last = items or [""]
     return f"{', '.join(before)} and {last}" if before else last
 
 
@@ -40,12 +45,12 @@ def counted(count: int, word: str) -> str:
 def headline(report: Report) -> str:
     """The verdict in a sentence; what is the same in many layers counts once."""
     if report.verdict == "nothing compared":
-        return "Nothing could be compared: this says neither yes nor no."
-    if report.verdict == "clean":
-        return "No fault found in what could be compared."
+        return "Nothing could be compared: it may be right or wrong."
     severities = [group.first.severity for group in finding_groups(report)]
-    told = [counted(severities.count(s), s) for s in SEVERITIES if s in severities]
-    return f"Found {listed(told)}."
+    told = listed([counted(severities.count(s), s) for s in SEVERITIES if s in severities])
+    if report.verdict == "clean":
+        return f"No fault found in what could be compared{told and '; '}{told}."
+    return f"Found {told}."
 
 
 def reach(report: Report) -> str:
@@ -100,11 +105,12 @@ def speeds_said(speeds: Sequence[float] | None) -> str:
         told = f"base {number(float(f'{base:.5g}'))}"
         return told if abs(slowed - 1) < GEOMETRIC else f"{told}, {times(slowed)}"
     turning = [abs(speed) for speed in speeds if speed and math.isfinite(speed)]
-    if not turning:
-        return "0 rad/token"
-    still = f", {len(speeds) - len(turning)} still" if len(turning) < len(speeds) else ""
-    low, high = number(min(turning)), number(max(turning))
-    return f"{low} to {high} rad/token{still}" if low != high else f"{low} rad/token{still}"
+    unread = sum(not math.isfinite(speed) for speed in speeds)
+    low, high = (number(of(turning, default=0.0)) for of in (min, max))
+    told = [f"{low} rad/token" if low == high else f"{low} to {high} rad/token"]
+    if turning and (still := len(speeds) - len(turning) - unread):
+        told.append(f"{still} still")
+    return ", ".join([*told, f"{unread} unreadable"] if unread else told)
 
 
 def times(slowed: float) -> str:

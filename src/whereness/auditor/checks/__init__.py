@@ -21,6 +21,10 @@ class Check:
 
 CHECKS: tuple[Check, ...] = (
     Check("config", "CHK11", "config"),
+    Check("buffers", "CHK9", "weights"),
+    Check("rows", "CHK10", "weights"),
+    Check("pairing", "CHK12", "weights"),
+    Check("text", "CHK12", "text"),
     Check("state", "CHK19", "model"),
     Check("layermap", "CHK20", "model"),
     Check("spectrum", "CHK1", "model"),
@@ -28,6 +32,7 @@ CHECKS: tuple[Check, ...] = (
     Check("channels", "CHK12", "model"),
     Check("bias", "CHK15", "model"),
     Check("grids", "CHK13", "model"),
+    Check("windows", "CHK16", "model"),
     Check("shift", "CHK2", "model"),
     Check("warp", "CHK3", "model"),
     Check("cache", "CHK4", "model"),

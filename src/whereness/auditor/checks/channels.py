@@ -3,6 +3,8 @@
 A pair that is no rotation changes the length of a vector; clean ones keep it to 2e-7.
 """
 
+from typing import Any
+
 from whereness.auditor.capture import observe
 from whereness.auditor.comparing import NAMES, Compare, Pairs, compares
 from whereness.auditor.findings import Finding
@@ -27,7 +29,10 @@ def run(subject: Subject) -> None:
             broken.add(id(view))
             subject.found(found)
     for each in compares(subject, observed, CHECK):
-        if id(each.view) not in broken and each.expected.turns and each.view.turns:
+        added = any(bool(side.turning.shifted.any()) for side in each.got)
+        if id(each.view) in broken or added:
+            continue
+        if each.expected.turns and each.view.turns:
             _layer(subject, each)
 
 
@@ -46,8 +51,10 @@ def _no_rotation(view: LayerView) -> Finding | None:
                 continue
             if len(strays) == turning.partner.shape[1]:
                 return _mixed(view, name, head)
-            told = f"channels {_few(strays)} have no partner" if strays else (
-                f"a pair's cosines and sines differ by {skew:.2g}"
+            told = (
+                f"channels {_few(strays)} have no partner"
+                if strays
+                else (f"a pair's cosines and sines differ by {skew:.2g}")
             )
             return Finding(
                 check=CHECK,
@@ -119,18 +126,31 @@ def _still(subject: Subject, each: Compare, side: int, head: int) -> bool:
 def _mismatch(each: Compare, side: int, head: int, got: Pairs, want: Pairs) -> Finding:
     mine, theirs = _channels(got), _channels(want)
     same = mine == theirs
-    if same:
-        kind, cause = "K01", (
-            "weights of one pairing are run by code of the other: the file was converted without "
-            "permuting q and k, or permuted twice"
+    axis = _lost_axis(each, got, want)
+    if axis is not None:
+        kind, cause = (
+            "K15",
+            (f"the pairs of axis {axis} do not turn: its ids are constant, or not handed down"),
         )
-        remedy = "permute the rows of the q and k projections (whereness convert), or switch pairing"
+        remedy = "give every axis its own ids; a text token has the same number on all"
+    elif same:
+        kind, cause = (
+            "K01",
+            (
+                "weights of one pairing are run by code of the other: they were converted without "
+                "permuting q and k, or permuted twice"
+            ),
+        )
+        remedy = (
+            "permute the rows of the q and k projections (whereness convert), or switch pairing"
+        )
     elif len(mine) == len(theirs):
         kind, cause = "K03", "the channels that turn stand at another place of the head"
         remedy = "turn the channels that the config's family turns (leading or trailing)"
     else:
-        kind, cause = "K03", (
-            "another part of the head turns: the partial rotary factor is not read, or read twice"
+        kind, cause = (
+            "K03",
+            ("another part of the head turns: the partial factor is not read, or read twice"),
         )
         remedy = "turn as many channels as the config says"
     return Finding(
@@ -145,6 +165,21 @@ def _mismatch(each: Compare, side: int, head: int, got: Pairs, want: Pairs) -> F
         cause=cause,
         remedy=remedy,
     )
+
+
+def _lost_axis(each: Compare, got: Pairs, want: Pairs) -> int | None:
+    """The axis whose pairs, and no others, do not turn."""
+    found = each.expected.of("MultimodalRoPE")
+    if found is None or not got.keys() < want.keys():
+        return None
+    encoding: Any = found[1]
+    of_pair: tuple[int, ...] = encoding.axis_of_pair
+    order = sorted(want)
+    if len(order) != len(of_pair):
+        return None
+    lost = {of_pair[i] for i, p in enumerate(order) if p not in got}
+    left = {of_pair[i] for i, p in enumerate(order) if p in got}
+    return min(lost) if len(lost) == 1 and not lost & left else None
 
 
 def _channels(pairs: Pairs) -> set[int]:

@@ -1,9 +1,9 @@
 """CHK11: what a config says, looked at without the model.
 
 What the config reader refuses or notices, told as findings of the kind that the reader names; the
-rules of `auditor.lint` on what it could read; and the quarrels: keys that libraries are known to
-read in different ways, as notes. A config of a family that nobody here knows is no fault: it is
-"not checked".
+rules of `auditor.lint` and `auditor.limits` on what it could read; and the quarrels: keys that
+libraries are known to read in different ways, as notes. A config of a family that nobody here knows
+is no fault: it is "not checked".
 """
 
 import re
@@ -13,6 +13,7 @@ from typing import Any
 
 from whereness.auditor import lint
 from whereness.auditor.findings import Finding, LayerFacts, Severity
+from whereness.auditor.limits import beside_parts, lengths_fit
 from whereness.auditor.lint import CHECK, KEYS, fault
 from whereness.auditor.subject import Subject
 from whereness.interop.config.quarrels import quarrels
@@ -95,8 +96,9 @@ def run(subject: Subject) -> None:
             subject.found(_reported(name, notice, notice.kind, notice.severity))
         if layers is not None:
             _layers(subject, layers)
-    for found in lint.of_whole(subject):
-        subject.found(found)
+    for rule in (beside_parts, lengths_fit):
+        for found in rule(subject):
+            subject.found(found)
 
 
 def _refused(subject: Subject, part: str, error: Exception) -> None:

@@ -39,7 +39,9 @@ def run(subject: Subject) -> None:
 
 def _layer(subject: Subject, view: LayerView, expected: Expectation) -> None:
     for kind, wanted, there, what in _doors(view, expected):
-        if wanted != there:
+        if wanted != there and what == "a rotation" and wanted and _by_heads(view):
+            subject.found(_along_heads(view))
+        elif wanted != there and not any(view.broken):
             subject.found(_finding(view, expected, kind, wanted=wanted, what=what))
     subject.compared(CHECK, "classification", view.index, view.where)
 
@@ -67,7 +69,30 @@ def absolute_inside(view: LayerView) -> bool:
 
 def _only_uneven(view: LayerView) -> bool:
     """It is called absolute because its scores are uneven, not for a table."""
-    return (view.turns or view.biased) and not view.tabled
+    return (view.turns or view.biased) and not view.tabled and not absolute_inside(view)
+
+
+def _by_heads(view: LayerView) -> bool:
+    """Whether heads were turned by their number: head 0 is as projected, the others are not."""
+    for side in view.best or ():
+        found = side.basis.found
+        if found.shape[0] > 1 and bool(found[0].all()) and not bool(found[1:].all(1).any()):
+            return True
+    return False
+
+
+def _along_heads(view: LayerView) -> Finding:
+    return Finding(
+        check=CHECK,
+        kind="K13",
+        severity="error",
+        layer=view.index,
+        where=view.where,
+        expected="queries and keys turn by their position",
+        measured="they do not; heads above the first are turned all the same, by their number",
+        cause="the table runs along the axis of heads: two axes were exchanged",
+        remedy="put the table's axis of positions on that of the tokens",
+    )
 
 
 def _finding(

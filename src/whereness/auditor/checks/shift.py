@@ -11,10 +11,11 @@ import math
 import torch
 from torch import Tensor
 
-from whereness.auditor.capture import driver_of, observe
+from whereness.auditor.capture import observe
 from whereness.auditor.drive import Driver, Refused
 from whereness.auditor.findings import Finding
-from whereness.auditor.readout import Turning, exact
+from whereness.auditor.probing import driver_of
+from whereness.auditor.readout import ROTATION, Turning, exact
 from whereness.auditor.restore import in_float64
 from whereness.auditor.subject import Subject
 from whereness.auditor.views import TOEPLITZ, LayerView, Observed
@@ -33,7 +34,8 @@ def run(subject: Subject) -> None:
         return
     if not observed.ids:
         subject.not_checked(CHECK, "; ".join(observed.why) or "the model takes no positions")
-    broken, flat = False, driver_of(subject).takes != "pixels"
+    driver = driver_of(subject)
+    broken, flat = False, not isinstance(driver, str) and driver.takes != "pixels"
     for view in observed.layers:
         found = None if view.crosses else _far(view) or (flat and _uneven(view)) or None
         if found is not None:
@@ -41,29 +43,41 @@ def run(subject: Subject) -> None:
             subject.found(found)
         elif view.far is not None and view.turns:
             subject.compared(CHECK, "positions", view.index, view.where)
-    if observed.ids and not broken:
-        _whole(subject, observed)
+    if observed.ids and not broken and not isinstance(driver, str):
+        _whole(subject, observed, driver)
 
 
 def _far(view: LayerView) -> Finding | None:
+    if any(view.broken):
+        return _no_numbers(view)
     if view.far is None:
         return None
     for side in view.far:
         turning = side.turning
-        at = torch.tensor(turning.positions, dtype=torch.float64)
-        room = 4 * (2.0**-22 * turning.speeds.abs()[..., None] * at + 1e-6)
-        off = (turning.bend.abs() > room).any(0).any(0)
-        if bool(off.any()):
-            slot = int(off.nonzero()[0, 0])
-            return _named(view, turning, slot)
+        bent = turning.bent
+        if bent and float(turning.skew.max()) <= ROTATION:
+            return _named(view, turning, turning.positions.index(bent[0]))
     return None
+
+
+def _no_numbers(view: LayerView) -> Finding:
+    near = view.broken[0]
+    return Finding(
+        check=CHECK,
+        kind="K06",
+        severity="error",
+        layer=view.index,
+        where=view.where,
+        expected="queries and keys are numbers at every position",
+        measured=f"some are NaN or infinite {'near position 0' if near else 'far out'}",
+        cause="angles overflow the format that they are formed in (float16 ends at 65504)",
+        remedy="form angles in float32 or better, and round only cos and sin",
+    )
 
 
 def _named(view: LayerView, turning: Turning, slot: int) -> Finding:
     position = turning.positions[slot]
-    head, channel = divmod(int(turning.speeds.abs().argmax()), turning.speeds.shape[1])
-    speed = float(turning.speeds[head, channel])
-    taken = position + float(turning.bend[head, channel, slot]) / speed
+    taken = turning.taken(position)
     kind, cause, remedy = _cause(turning, taken, position)
     return Finding(
         check=CHECK,
@@ -71,8 +85,8 @@ def _named(view: LayerView, turning: Turning, slot: int) -> Finding:
         severity="error",
         layer=view.index,
         where=view.where,
-        expected=f"channel {channel} of head {head} turns by {speed:.6g} x {position}",
-        measured=f"its angle there is that of position {taken:.6g} (up to whole turns)",
+        expected=f"channels are turned by their speed x {position} at position {position}",
+        measured=f"by their speed x {taken:.6g} (up to whole turns)",
         cause=cause,
         remedy=remedy,
     )
@@ -80,9 +94,13 @@ def _named(view: LayerView, turning: Turning, slot: int) -> Finding:
 
 def _cause(turning: Turning, taken: float, position: int) -> tuple[str, str, str]:
     """Kind, cause and remedy of a position that was taken for another."""
-    wrong = [
-        p for p, off in zip(turning.positions, _off(turning), strict=True) if off and not exact(p)
-    ]
+    wrong = [p for p in turning.bent if not exact(p)]
+    if turning.warped:
+        return (
+            "K13",
+            "other positions reach the pairs than the ones that were given",
+            "hand the positions down unchanged, to queries and keys alike",
+        )
     for dtype, name, digits in ((torch.bfloat16, "bfloat16", 8), (torch.float16, "float16", 11)):
         rounded = float(torch.tensor(float(position)).to(dtype))
         first = 2**digits + 1
@@ -100,16 +118,12 @@ def _cause(turning: Turning, taken: float, position: int) -> tuple[str, str, str
         )
     return (
         "K06",
-        "angles are rounded more than float32 does: positions, frequencies or their product are "
-        "held in a smaller format",
+        (
+            "angles are rounded more than float32 does: positions, frequencies or their product "
+            "are held in a smaller format"
+        ),
         "form angles in float32 or better, and round only cos and sin",
     )
-
-
-def _off(turning: Turning) -> list[bool]:
-    at = torch.tensor(turning.positions, dtype=torch.float64)
-    room = 4 * (2.0**-22 * turning.speeds.abs()[..., None] * at + 1e-6)
-    return (turning.bend.abs() > room).any(0).any(0).tolist()
 
 
 def _uneven(view: LayerView) -> Finding | None:
@@ -144,19 +158,19 @@ def _grows(turning: Turning) -> bool:
     )
 
 
-def _whole(subject: Subject, observed: Observed) -> None:
+def _whole(subject: Subject, observed: Observed, driver: Driver) -> None:
     """Shift all positions of the model by a few."""
     classes = {view.classified for view in observed.layers if not view.crosses}
     if not classes & {"relative", "absolute"} or classes & {"content-aware", "unknown"}:
         return
     if "absolute" not in classes and not _all_attend(subject, observed):
-        subject.not_checked(CHECK, "layers without attention may use positions in ways of their own")
+        subject.not_checked(
+            CHECK, "layers without attention may use positions in ways of their own"
+        )
         return
-    assert subject.model is not None
-    driver = driver_of(subject)
     try:
-        with in_float64(subject.model), torch.no_grad():
-            subject.model.eval()
+        with in_float64(driver.model), torch.no_grad():
+            driver.model.eval()
             moved = _moved(driver)
     except Refused as error:
         subject.not_checked(CHECK, str(error))

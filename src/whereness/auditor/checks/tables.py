@@ -6,6 +6,7 @@ position reads, and how many there are.
 """
 
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -110,9 +111,10 @@ def _variant(rows: Tensor, encoding: Any) -> str | None:
     """The name of the convention that the rows follow, if it is one of the others."""
     import whereness as wn
 
-    for order, exponent, base in itertools.product(
-        ("interleaved", "sin_cos", "cos_sin"), ("dim", "dim-2"), (encoding.base, 10_000.0, 1000.0)
-    ):
+    orders: tuple[Any, ...] = ("interleaved", "sin_cos", "cos_sin")
+    exponents: tuple[Any, ...] = ("dim", "dim-2")
+    bases = dict.fromkeys((encoding.base, 10_000.0, 1000.0))
+    for order, exponent, base in itertools.product(orders, exponents, bases):
         other = wn.Sinusoidal(encoding.dim, base, order, exponent)
         offset = _offset(rows, other)
         if offset is not None:
@@ -128,33 +130,35 @@ def _learned(subject: Subject, table: Table, spec: Any, encoding: Any) -> None:
     if found is None:
         subject.not_checked(CHECK, "its rows were not found among the weights", None, table.where)
         return
-    name, number, first, step = found
     subject.compared(CHECK, "table", None, table.where)
     wanted = (spec.get("first_row") or 0) + (spec.get("num_prefix") or 0)
     if isinstance(spec.get("num_positions"), tuple):
         wanted = 0  # the prefix is part of what is added
-    if step != 1:
+    wrong = next((i for i, p in enumerate(found.places) if p != found.places[0] + i), None)
+    if wrong is not None:
         subject.found(
             _finding(
                 table,
                 "K14",
                 expected="every position reads a row of its own, the next one after the last",
-                measured=f"{name}: positions 0 and 1 read rows {first} and {first + step}",
-                cause="ids are multiplied, or are all the same",
-                remedy="number tokens 0, 1, 2, ...",
+                measured=f"{found.name}: position {wrong} reads row {found.places[wrong]}, "
+                f"position 0 row {found.places[0]}",
+                cause="the table of ids is damaged, or ids are multiplied, clamped or all the same",
+                remedy="number tokens 0, 1, 2, ...; do not load the ids from a file",
             )
         )
-    elif first != wanted:
+    elif found.places[0] != wanted:
         subject.found(
             _finding(
                 table,
                 "K14",
                 expected=f"position 0 reads row {wanted}",
-                measured=f"{name}: it reads row {first}",
+                measured=f"{found.name}: it reads row {found.places[0]}",
                 cause="the rows before position 0 (padding's) are left out, or counted twice",
                 remedy=f"add {wanted} to the positions before the table is read",
             )
         )
+    name, number = found.name, found.rows
     rows = encoding.num_positions if isinstance(encoding.num_positions, int) else None
     usable = number - wanted
     if rows is not None and usable < rows:
@@ -170,8 +174,16 @@ def _learned(subject: Subject, table: Table, spec: Any, encoding: Any) -> None:
         )
 
 
-def _source(subject: Subject, table: Table) -> tuple[str, int, int, int] | None:
-    """(name, rows, row of position 0, step) of the weight that holds the table's rows."""
+@dataclass(frozen=True)
+class _Source:
+    """The weight that holds a table, its rows, and which of them each position reads."""
+
+    name: str
+    rows: int
+    places: list[int]
+
+
+def _source(subject: Subject, table: Table) -> _Source | None:
     assert subject.model is not None
     width = table.rows.shape[1]
     named = itertools.chain(subject.model.named_parameters(), subject.model.named_buffers())
@@ -181,11 +193,10 @@ def _source(subject: Subject, table: Table) -> tuple[str, int, int, int] | None:
         rows = weight.detach().double().reshape(-1, width)
         if not 2 <= rows.shape[0] <= 1_000_000:
             continue
-        places = [_place(rows, table.rows[i]) for i in (0, 1, 2)]
-        if None not in places:
-            first, second, third = places
-            if third - second == second - first:
-                return name, rows.shape[0], first, second - first
+        places = [_place(rows, row) for row in table.rows]
+        known = [place for place in places if place is not None]
+        if len(known) == len(places):
+            return _Source(name, rows.shape[0], known)
     return None
 
 
@@ -196,5 +207,5 @@ def _place(rows: Tensor, row: Tensor) -> int | None:
     return near if float(off[near]) <= 1e-6 * float(row.abs().max()) else None
 
 
-def _finding(table: Table, kind: str, **said: str) -> Finding:
+def _finding(table: Table, kind: str, **said: Any) -> Finding:
     return Finding(check=CHECK, kind=kind, severity="error", where=table.where, **said)

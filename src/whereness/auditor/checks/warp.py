@@ -9,9 +9,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from whereness.auditor.capture import driver_of, observe
+from whereness.auditor.capture import observe
 from whereness.auditor.drive import Driver, Refused
 from whereness.auditor.findings import Finding, Severity
+from whereness.auditor.probing import driver_of
 from whereness.auditor.restore import in_float64, restored
 from whereness.auditor.subject import Subject
 from whereness.auditor.views import Observed
@@ -31,17 +32,18 @@ def run(subject: Subject) -> None:
     for view in observed.layers:
         if view.ids_ignored:
             subject.found(_ignored(view.index, view.where))
-    assert subject.model is not None
     driver = driver_of(subject)
+    if isinstance(driver, str):
+        return
     for probe in (_warp, _rows, _order):
         try:
             if observed.exact:
-                with in_float64(subject.model), torch.no_grad():
-                    subject.model.eval()
+                with in_float64(driver.model), torch.no_grad():
+                    driver.model.eval()
                     probe(subject, observed, driver)
             else:
-                with restored(subject.model), torch.no_grad():
-                    subject.model.eval()
+                with restored(driver.model), torch.no_grad():
+                    driver.model.eval()
                     probe(subject, observed, driver)
         except Refused as error:
             subject.not_checked(CHECK, str(error))
@@ -104,7 +106,9 @@ def _rows(subject: Subject, observed: Observed, driver: Driver) -> None:
 
 def _order(subject: Subject, observed: Observed, driver: Driver) -> None:
     """Two tokens that change places must change what the others see, where position is known."""
-    known = [v for v in observed.layers if not v.crosses and v.classified not in ("none", "unknown")]
+    known = [
+        v for v in observed.layers if not v.crosses and v.classified not in ("none", "unknown")
+    ]
     if driver.takes != "tokens" or not known:
         return
     tokens = driver.sample(1, TOKENS, seed=4)
@@ -123,7 +127,7 @@ def _order(subject: Subject, observed: Observed, driver: Driver) -> None:
                 where="",
                 expected="swapping two tokens changes what a later token sees",
                 measured="nothing changes",
-                cause="attention runs over another axis than the tokens', or positions are constant",
+                cause="attention runs over another axis than the tokens'; or positions are fixed",
                 remedy="check the order of the axes (batch, heads, tokens, channels)",
             )
         )

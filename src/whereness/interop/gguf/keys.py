@@ -33,6 +33,7 @@ from whereness.interop.gguf.header import FACTORS
 
 NAMES = {
     "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
     "attention.key_length": "head_dim",
     "attention.max_alibi_bias": "alibi_bias_max",
     "attention.relative_buckets_count": "relative_attention_num_buckets",
