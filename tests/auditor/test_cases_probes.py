@@ -13,13 +13,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from auditor.faults.catalogue import FAULTS
-from auditor.probes import attentions, bad, looked, numbered, override, own
+from auditor.probes import PROBES, attentions, bad, looked, numbered, override, own
 from cases.support import AUDITED, CASES, case
 
 pytestmark = [pytest.mark.more, pytest.mark.untyped]
 
 KINDS = ("K05", "K06", "K07", "K08", "K09", "K10", "K11", "K12", "K16", "K19", "K20", "K21", "K25")
-CHECKS = "state cache masks pads packs shards paths bounds deadkeys casts life trace cost".split()
 NOTES = ("P098", "P136")
 """Cases in which a note is what is due: every model of a large library does it."""
 
@@ -170,7 +169,7 @@ def pads_in_the_middle(before, self, input_ids, mask, past):
 
 
 def gap_means_packing(before, self, input_ids, *args, **kwargs):
-    ids, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
+    ids = kwargs.get("position_ids")
     if ids is not None and not (ids == 0).any(1).all():
         raise ValueError("no document begins")
     return before(input_ids, *args, **kwargs)
@@ -328,7 +327,7 @@ def test_the_fault_of_a_case_is_found_with_its_kind(id_):
     @case(id_)
     def found() -> None:
         kind = (CASES | AUDITED)[id_]["kind"]
-        report = looked(PLANTS[id_](), *CHECKS)
+        report = looked(PLANTS[id_](), *PROBES)
         wanted = report.findings if id_ in NOTES else bad(report)
         assert kind in {each.kind for each in wanted}
 
