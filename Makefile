@@ -56,7 +56,7 @@ $(VENV)/.stamp: pyproject.toml constraints.txt Makefile $(NATIVE) $(MOVED)
 
 $(VENV)/.peers: $(VENV)/.stamp
 	$(INSTALL) --group peers
-	$(INSTALL) --no-deps --group peers-alone
+	$(INSTALL) --no-deps --group peers-alone --group real
 	@touch $@
 
 # Chromium comes from Debian: playwright's own cannot be fetched everywhere.
@@ -105,7 +105,7 @@ lock:
 	build/lock/bin/python -m pip install -qq --upgrade pip
 	build/lock/bin/python -m pip install -qq --constraint build/torch.txt \
 		--group build --group lint --group test --group peers --group browser --editable '.[all]'
-	build/lock/bin/python -m pip install -qq --no-deps --group peers-alone
+	build/lock/bin/python -m pip install -qq --no-deps --group peers-alone --group real
 	{ echo '# Written by `make lock`: every package of `make venv` and `make test-more`.'; \
 	  build/lock/bin/python -m pip freeze --all --exclude-editable | sed 's/+.*//' | \
 	  grep -E -v '^(nvidia-|cuda-)'; } > build/constraints.txt

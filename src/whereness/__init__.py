@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .attend.flex import score_mod as score_mod
     from .attend.functional import attention as attention
     from .attend.layer import Attention as Attention
+    from .auditor.run import audit as audit
     from .combined import Combined as Combined
     from .encoding import At as At
     from .encoding import Call as Call
@@ -96,6 +97,7 @@ _HOMES = {
     "Where": "where",
     "XPos": "rotary.xpos",
     "attention": "attend.functional",
+    "audit": "auditor.run",
     "convert_fused_qkv": "interop.weights.pairing",
     "convert_pairing": "interop.weights.pairing",
     "create": "registry",

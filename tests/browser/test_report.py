@@ -3,8 +3,6 @@
 Needs Chromium (`make browser`); without it these tests fail.
 """
 
-import shutil
-
 import pytest
 
 import reports
@@ -12,29 +10,8 @@ from whereness.lab import report
 
 pytestmark = [pytest.mark.more, pytest.mark.untyped]
 
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--no-first-run",
-    "--disable-component-update",
-    "--disable-sync",
-)
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 NAMES = ["alibi", "learned", "nope", "rope"]  # by loss at the longest length
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    path = CHROMIUM if shutil.which(CHROMIUM) else shutil.which("chromium")
-    assert path, "There is no Chromium on this machine: make browser"
-    with sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=path, args=list(FLAGS))
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,15 @@ from torch import Tensor, nn
 
 import whereness as wn
 
-CASES = {
-    case["id"]: case
-    for case in json.loads(
-        (Path(__file__).parents[1] / "data/cases.json").read_text(encoding="utf-8")
-    )
-}
+
+def _cases(name: str) -> dict[str, dict[str, Any]]:
+    path = Path(__file__).parents[1] / "data" / name
+    return {case["id"]: case for case in json.loads(path.read_text(encoding="utf-8"))}
+
+
+CASES = _cases("cases.json")
+AUDITED = _cases("cases_audit.json")
+"""Cases of kinds that are a matter of whole models, so of the auditor alone."""
 
 DIM, HEADS, GROUPS, HEAD_DIM, VOCAB, REACH = 32, 4, 2, 8, 50, 40
 EXACT = 1e-10  # float64: sums of some hundred products
@@ -27,7 +30,7 @@ EXACT = 1e-10  # float64: sums of some hundred products
 
 def case(*ids: str) -> Callable[[Callable], Callable]:
     """The public reports that a test is about. When it fails, they are shown with the failure."""
-    about = [CASES[i] for i in ids]  # an unknown id fails here
+    about = [(CASES | AUDITED)[i] for i in ids]  # an unknown id fails here
 
     def mark(test: Callable) -> Callable:
         @functools.wraps(test)

@@ -316,7 +316,7 @@ def test_divisors_beyond_the_file_or_twice_are_refused():
     )
     far = struct.pack("<IQQ", 3, 1, 0) + text("rope_freqs.weight")
     for data, says in (
-        (twice, "the tensor rope_freqs.weight twice"),
+        (twice, "the tensor 'rope_freqs.weight' twice"),
         (far + struct.pack("<IQIQ", 1, 8, 0, 2**64 - 32), "beyond any file"),
         (far + struct.pack("<IQIQ", 1, 8, 0, 2**40), "an end within rope_freqs.weight"),
         (far + struct.pack("<IQQIQ", 2, 2**63, 4, 0, 0), "numbers; 1 .. "),

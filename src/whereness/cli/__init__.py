@@ -19,6 +19,7 @@ from whereness.cli.errors import one_line, reported
 from whereness.cli.usage import parse, unknown
 
 COMMANDS = {
+    "audit": "find positional faults in a checkpoint, a config or a live model",
     "bench": "measure speed and memory against torch and other libraries",
     "compare": "train small models with each encoding on your text and compare them",
     "convert": "a checkpoint between the two pairings of rotary channels",

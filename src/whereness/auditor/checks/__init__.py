@@ -19,5 +19,33 @@ class Check:
     needs: Need
 
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (
+    Check("config", "CHK11", "config"),
+    Check("buffers", "CHK9", "weights"),
+    Check("rows", "CHK10", "weights"),
+    Check("pairing", "CHK12", "weights"),
+    Check("text", "CHK12", "text"),
+    Check("state", "CHK19", "model"),
+    Check("layermap", "CHK20", "model"),
+    Check("spectrum", "CHK1", "model"),
+    Check("tables", "CHK1", "model"),
+    Check("channels", "CHK12", "model"),
+    Check("bias", "CHK15", "model"),
+    Check("grids", "CHK13", "model"),
+    Check("windows", "CHK16", "model"),
+    Check("shift", "CHK2", "model"),
+    Check("warp", "CHK3", "model"),
+    Check("cache", "CHK4", "model"),
+    Check("masks", "CHK16", "model"),
+    Check("pads", "CHK5", "model"),
+    Check("packs", "CHK6", "model"),
+    Check("shards", "CHK7", "model"),
+    Check("paths", "CHK18", "model"),
+    Check("bounds", "CHK10", "model"),
+    Check("deadkeys", "CHK11", "model"),
+    Check("casts", "CHK8", "model"),
+    Check("life", "CHK9", "model"),
+    Check("trace", "CHK17", "model"),
+    Check("cost", "CHK21", "model"),
+)
 """In the order in which they run: static first; those that leave a state behind last."""

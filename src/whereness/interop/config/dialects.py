@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from whereness.interop.config.files import Source
-from whereness.interop.config.keys import boolean, integer, listed, number, short, shown, string
+from whereness.interop.config.keys import (
+    ConfigError,
+    Notice,
+    boolean,
+    integer,
+    listed,
+    number,
+    short,
+    shown,
+    string,
+)
 from whereness.interop.families import Family, Kind
 from whereness.interop.gguf import keys as gguf_keys
 
@@ -103,11 +113,12 @@ def _no_fope(path: str, keys: Mapping[str, Any]) -> None:
                     else f"num_frequencies={shown(pairs)}"
                 )
                 heads = keys.get("num_key_value_heads") if inner.get("fope_sep_head") else 1
-                raise ValueError(
+                raise ConfigError(
                     f"{short(path + name)}.{key} = {shown(inner[key])}: FoPE mixes frequencies by "
                     "weights of the model, cos_coef and sin_coef, which no config holds. Build "
                     f"wn.FoPE(head_dim, base, {turn}, num_kv_heads={shown(heads)}) and load them, "
-                    "or remove FoPE's keys if the model has none."
+                    "or remove FoPE's keys if the model has none.",
+                    "",
                 )
 
 
@@ -175,9 +186,10 @@ def _megatron(keys: dict[str, Any]) -> Translated:
         notes=("Megatron's no_rope_freq marks the layers that skip RoPE by 1.",),
     )
     if kind == "yarn" and number("rotary_percent", keys.get("rotary_percent", 1.0)) != 1.0:
-        raise ValueError(
+        raise ConfigError(
             "rotary_percent is not read by Megatron's YaRN, in which all channels turn: got "
-            f"{keys['rotary_percent']}. Set it to 1."
+            f"{keys['rotary_percent']}. Set it to 1.",
+            "K03",
         )
     return Translated("Megatron", ours, family)
 
@@ -211,8 +223,9 @@ def _megatron_scaling(keys: dict[str, Any], kind: str) -> dict[str, Any]:
     llama = keys.get("use_rope_scaling")
     llama = llama is not None and boolean("use_rope_scaling", llama)
     if sum((kind == "yarn", step not in (None, 1), llama)) > 1:
-        raise ValueError(
-            "Only one of yarn, use_rope_scaling and rotary_seq_len_interpolation_factor may scale."
+        raise ConfigError(
+            "Only one of yarn, use_rope_scaling and rotary_seq_len_interpolation_factor may scale.",
+            "K02",
         )
     if kind == "yarn":
         prefixed = {f"yarn_{theirs}": ours for theirs, ours in YARN.items()}
@@ -302,10 +315,11 @@ def _meta(keys: dict[str, Any]) -> Translated:
         factor = keys.get("rope_scaling_factor")
         if factor is None:
             factor = 8.0
-            notices.append(
+            text = (
                 "use_scaled_rope does not say its factor: 8, of Llama 3.1, is taken; Llama 3.2's "
                 "small models have 32."
             )
+            notices.append(Notice(text, "K02"))
         ours["rope_parameters"] = {
             "rope_type": "llama3",
             "factor": factor,

@@ -8,9 +8,9 @@ read in different ways is collected as a notice instead.
 import difflib
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from whereness.interop.families import Keys
 
@@ -42,6 +42,35 @@ MARK = "whereness_pairing"
 
 class ConfigWarning(UserWarning):
     """A config says something that libraries read differently, or that had to be assumed."""
+
+
+class ConfigError(ValueError):
+    """A config that says something wrong.
+
+    kind: which invariant it breaks, numbered as the auditor does; empty where nothing need be wrong
+    with it, and nobody here knows how to read it. A ValueError or TypeError of the reader that is
+    none of this class is about names, types and missing keys: K22.
+    """
+
+    def __init__(self, text: str, kind: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Notice(str):
+    """What is told of a config that can be read, and which invariant it is about."""
+
+    __slots__ = ("kind", "severity")
+    kind: str
+    severity: Literal["warning", "note"]
+
+    # Self as a return type is refused by the hook that checks types in tests.
+    def __new__(  # noqa: PYI034
+        cls, text: str, kind: str = "K22", severity: Literal["warning", "note"] = "warning"
+    ) -> "Notice":
+        made = super().__new__(cls, text)
+        made.kind, made.severity = kind, severity
+        return made
 
 
 def number(name: str, value: object, above: float | None = None) -> float:
@@ -138,7 +167,7 @@ class Reading:
     """Given keys that only repeat a default of the config's class."""
     prefix: str = ""
     """"text_config." within a composite."""
-    notices: list[str] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
     """Top-level keys that somebody wanted to know: a positional key that is not here is dead."""
 
@@ -185,10 +214,17 @@ class Reading:
                 raise TypeError(f"{self.name(word)} must be an object, got {shown(found)}.")
         return found
 
-    def notice(self, text: str) -> None:
+    def notice(
+        self, text: str, kind: str = "K22", severity: Literal["warning", "note"] = "warning"
+    ) -> None:
         """Keep a notice, once."""
         if text not in self.notices:
-            self.notices.append(text)
+            self.notices.append(text if isinstance(text, Notice) else Notice(text, kind, severity))
+
+    def keep(self, notices: Iterable[str]) -> None:
+        """Keep what a translation has told."""
+        for text in notices:
+            self.notice(text)
 
     def whole(self, keys: Keys, most: int = LARGEST_LENGTH, least: int = 1) -> int | None:
         """The first alternative of `keys` whose values are all there; None where none is."""

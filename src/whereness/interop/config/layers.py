@@ -10,6 +10,7 @@ from typing import Any
 
 from whereness.interop.config.keys import (
     MOST_LAYERS,
+    ConfigError,
     Reading,
     boolean,
     integer,
@@ -139,7 +140,8 @@ def _periodic(
         return None
     if isinstance(period, str):  # EXAONE-4 writes the letters of a period: "LLLG"
         if not period or set(period) - set("LG"):
-            raise ValueError(f"{name} must be a number or letters L and G, got {period[:20]!r}.")
+            text = f"{name} must be a number or letters L and G, got {period[:20]!r}."
+            raise ConfigError(text, "K23")
         return tuple(every if period[i % len(period)] == "G" else others for i in range(count))
     period = integer(name, period, 0, MOST_LAYERS)
     if period == 0:
@@ -161,7 +163,8 @@ def _flags(reading: Reading, family: Family, count: int) -> list[bool]:
     if explicit is not None and by_interval is not None and by_interval != flags:
         reading.notice(
             f"{name} and {reading.name(family.nope_interval)} = {explicit} name different layers; "
-            "the list is used, as Hugging Face does."
+            "the list is used, as Hugging Face does.",
+            "K23",
         )
     return flags
 
@@ -194,4 +197,4 @@ def _bases(reading: Reading, family: Family, count: int) -> list[float | None] |
 
 def _long_enough(name: str, entries: list[Any], count: int | None) -> None:
     if count is not None and len(entries) < count:
-        raise ValueError(f"{name} must have an entry a layer, {count}, got {len(entries)}.")
+        raise ConfigError(f"{name} must have an entry a layer, {count}, got {len(entries)}.", "K23")

@@ -9,7 +9,15 @@ from typing import Any
 
 from whereness.interop.config import dialects, remote, rope_keys
 from whereness.interop.config.files import Source
-from whereness.interop.config.keys import MARK, Reading, nearest, short, shown, string
+from whereness.interop.config.keys import (
+    MARK,
+    ConfigError,
+    Reading,
+    nearest,
+    short,
+    shown,
+    string,
+)
 from whereness.interop.config.rotary import complete
 from whereness.interop.families import Family, families, family
 
@@ -41,6 +49,23 @@ DECIDED_BY_CODE = (
 )
 """Keys that say nothing by themselves: a model that has one and is unknown is refused; a known
 family that does not read one is told of it."""
+DEAD = {
+    "attn_temperature_tuning": "K04",
+    "mrope_section": "K15",
+    "no_rope_layer_interval": "K23",
+    "no_rope_layers": "K23",
+    "nope_layer_interval": "K23",
+    "position_embedding_type": "K22",
+    "qk_rope_head_dim": "K03",
+    "relative_attention_num_buckets": "K18",
+    "rope_interleave": "K01",
+    "rope_interleaved": "K01",
+    "rotary_dim": "K03",
+    "rotary_emb_interleaved": "K01",
+    "rotary_interleaved": "K01",
+    "use_logn_attn": "K04",
+}
+"""What is lost with one that is not read, where it is not the spectrum."""
 REPLACED = ("global_head_dim", "sliding_window_pattern")
 """Those that a list with an entry a layer replaces, so that nobody reads them beside it."""
 SAYS_NOTHING = (None, False, [], {}, "absolute", "rope", "rope_gptj", "rotary")
@@ -73,11 +98,12 @@ def _parts(source: Source) -> dict[str, Part]:
         _collect(source.keys, source.weak, "", "", found)
         marked = source.keys.get(MARK) is not None
         if marked and all(part.reading.prefix for part in found.values()):
-            raise ValueError(f"{MARK} stands beside the parts: put it into the one it is for.")
+            text = f"{MARK} stands beside the parts: put it into the one it is for."
+            raise ConfigError(text, "K01")
     else:
         _add(other.keys, frozenset(), "", other.name, other.family, found)
         for part in found.values():
-            part.reading.notices.extend(other.notices)
+            part.reading.keep(other.notices)
     return found
 
 
@@ -189,7 +215,7 @@ def _add(
             reading = _reading(keys, weak, path, known)
             reading.asked.add(key)
             break
-    reading.notices.extend(said)
+    reading.keep(said)
     if known.decoder is None:
         found[path] = Part(path, model_type, known, reading)
         return
@@ -222,7 +248,8 @@ def _unknown(keys: Mapping[str, Any], weak: frozenset[str], path: str, model_typ
             "(rope_theta) and a width (head_dim, or hidden_size and num_attention_heads)."
         )
     else:
-        reading.notice(f"{where}{what} {known}: read as Llama's, every layer rotary, half pairing.")
+        text = f"{where}{what} {known}: read as Llama's, every layer rotary, half pairing."
+        reading.notice(text, severity="note")
     return Part(path, model_type, plain, reading)
 
 
@@ -233,7 +260,8 @@ def tell_dead(reading: Reading) -> None:
         if key not in (*reading.asked, *REPLACED) and value not in SAYS_NOTHING:
             reading.notice(
                 f"{reading.name(key)} = {shown(value)} is not read by the code of this family, and "
-                "has no effect here; other code may read it."
+                "has no effect here; other code may read it.",
+                DEAD.get(key, "K02"),
             )
 
 

@@ -14,7 +14,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from whereness.interop.config.files import read
-from whereness.interop.config.keys import MOST_LAYERS, ConfigWarning, short, shown
+from whereness.interop.config.keys import (
+    MOST_LAYERS,
+    ConfigError,
+    ConfigWarning,
+    Notice,
+    short,
+    shown,
+)
 from whereness.interop.config.layers import Slot, slots
 from whereness.interop.config.parts import Part, chosen, parts_of, tell_dead
 from whereness.interop.config.rotary import rotary_layer
@@ -46,7 +53,7 @@ class Layers:
     """What each layer sees, where that is said."""
 
     @property
-    def notices(self) -> tuple[str, ...]:
+    def notices(self) -> tuple[Notice, ...]:
         """What libraries read differently, or what had to be assumed."""
         return tuple(self.part.reading.notices)
 
@@ -104,7 +111,7 @@ def _layers(part: Part) -> Layers:
         where = f"{short(part.name)}: " if part.name else ""
         nameless = f"{'the' if where else 'The'} config"
         what = f"model_type {shown(part.model_type)}" if part.model_type else nameless
-        raise ValueError(f"{where}{what} {known.refused}")
+        raise ConfigError(f"{where}{what} {known.refused}", "")
     no_misspelling(reading, known)
     length = reading.whole(known.num_positions)
     if known.kind in KINDS:

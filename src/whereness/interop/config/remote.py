@@ -9,7 +9,14 @@ qwen        use_dynamic_ntk                 -> rope_parameters
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from whereness.interop.config.keys import boolean, mapping, number, shown
+from whereness.interop.config.keys import (
+    ConfigError,
+    Notice,
+    boolean,
+    mapping,
+    number,
+    shown,
+)
 from whereness.interop.families import Family
 
 Keys = dict[str, Any]
@@ -30,7 +37,7 @@ def _chatglm(keys: Keys, known: Family) -> tuple[Keys, tuple[str, ...]]:
     if ratio is None or number("rope_ratio", ratio, 0.0) == 1.0:
         return keys, ()
     if keys.get("rope_theta") is not None:
-        raise ValueError("The config has rope_theta and rope_ratio: keep one of them.")
+        raise ConfigError("The config has rope_theta and rope_ratio: keep one of them.", "K02")
     keys["rope_theta"] = known.defaults["rope_theta"] * ratio
     if keys.get("padded_vocab_size", SHARED_VOCABULARY) != SHARED_VOCABULARY:
         return keys, ()
@@ -39,7 +46,7 @@ def _chatglm(keys: Keys, known: Family) -> tuple[Keys, tuple[str, ...]]:
         "ChatGLM2-6B-32k divides positions by it instead: for that model take rope_ratio out and "
         f"give rope_scaling {{'type': 'linear', 'factor': {shown(ratio)}}}."
     )
-    return keys, (told,)
+    return keys, (Notice(told, "K02", "note"),)
 
 
 def _internlm(keys: Keys, known: Family) -> tuple[Keys, tuple[str, ...]]:
@@ -48,14 +55,16 @@ def _internlm(keys: Keys, known: Family) -> tuple[Keys, tuple[str, ...]]:
         if keys.get("rope_theta") is not None:
             return keys, ()
         rotary = {"base": known.defaults["rope_theta"], "type": "dynamic"}
-        told = ("rotary is missing: a dynamic scaling is taken, the default of its config class.",)
+        text = "rotary is missing: a dynamic scaling is taken, the default of its config class."
+        told = (Notice(text, "K02", "note"),)
     rotary = mapping("rotary", rotary)
     kind = rotary.get("type")
     if kind not in ("origin", "dynamic"):
         raise ValueError(f"rotary.type must be origin or dynamic, got {shown(kind)}.")
     base = number("rotary.base", rotary.get("base"), 0.0)
     if keys.get("rope_theta") not in (None, base):
-        raise ValueError("The config has rope_theta and another rotary.base: keep one of them.")
+        text = "The config has rope_theta and another rotary.base: keep one of them."
+        raise ConfigError(text, "K02")
     keys["rope_theta"] = base
     if kind == "dynamic":
         factor = rotary.get("scaling_factor", 1.0)
@@ -81,10 +90,11 @@ def _nomic(keys: Keys, _: Family) -> tuple[Keys, tuple[str, ...]]:
             keys[usual] = value
     fraction = keys.pop("rotary_emb_fraction", None)
     if fraction is not None and number("rotary_emb_fraction", fraction) != 1.0:
-        raise ValueError(f"rotary_emb_fraction must be 1, got {shown(fraction)}.")
+        raise ConfigError(f"rotary_emb_fraction must be 1, got {shown(fraction)}.", "K03")
     interleaved = keys.pop("rotary_emb_interleaved", None)
     if interleaved is not None and boolean("rotary_emb_interleaved", interleaved):
-        raise ValueError("rotary_emb_interleaved must be false: models of this family pair halves.")
+        text = "rotary_emb_interleaved must be false: models of this family pair halves."
+        raise ConfigError(text, "K01")
     factor = keys.pop("rotary_scaling_factor", None)
     if factor is not None:
         keys["rope_parameters"] = {"rope_type": "dynamic", "factor": factor}

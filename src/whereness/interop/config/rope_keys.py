@@ -11,7 +11,16 @@ Conflicts raise: nothing here can know which of two explicit values the weights 
 from collections.abc import Iterable
 from typing import Any
 
-from whereness.interop.config.keys import Reading, counted, mapping, nearest, number, shown, string
+from whereness.interop.config.keys import (
+    ConfigError,
+    Reading,
+    counted,
+    mapping,
+    nearest,
+    number,
+    shown,
+    string,
+)
 from whereness.interop.families import Family
 
 NAMES = ("rope_parameters", "rope_scaling")
@@ -69,6 +78,16 @@ SECTIONS = frozenset({"mrope_section", "mrope_interleaved"})
 HARMLESS = frozenset({"finetuned", "max_position_embeddings"})
 """Known, and without effect on any number."""
 TEMPERATURE = frozenset({"llama_4_scaling_beta"})
+AMPLITUDE = frozenset(
+    {
+        "attention_factor",
+        "attn_factor",
+        "long_mscale",
+        "mscale",
+        "mscale_all_dim",
+        "short_mscale",
+    }
+)
 SCALING = frozenset().union(*OPTIONS.values())
 KNOWN = SCALING | EVERYWHERE | SECTIONS | TEMPERATURE | HARMLESS
 
@@ -99,9 +118,10 @@ def rope_dict(reading: Reading) -> tuple[str, dict[str, Any]]:
         for key in sorted(first.keys() & second.keys()):
             if first[key] != second[key]:
                 both = " and ".join(map(reading.name, NAMES))
-                raise ValueError(
+                raise ConfigError(
                     f"{both} differ in {shown(key)}: {shown(first[key])} and "
-                    f"{shown(second[key])}. Keep one of them."
+                    f"{shown(second[key])}. Keep one of them.",
+                    kind_of(key),
                 )
         return NAMES[0], {**second, **first}
     if found:
@@ -162,27 +182,38 @@ def checked(reading: Reading, family: Family, name: str, rope: dict[str, Any], k
                 f"Known for {kind!r}: {', '.join(sorted(ours))}."
             )
         if kind == "default" and key == "factor" and value != 1:
-            raise ValueError(
+            raise ConfigError(
                 f"{name} has factor {shown(value)} and no scaling that reads it: rope_type is "
-                "'default'. Name the scaling, or remove the factor."
+                "'default'. Name the scaling, or remove the factor.",
+                "K02",
             )
-        reading.notice(f"{name}.{key} = {shown(value)} has no effect: {kind!r} does not read it.")
+        text = f"{name}.{key} = {shown(value)} has no effect: {kind!r} does not read it."
+        reading.notice(text, kind_of(key))
 
 
-def agreed(what: str, found: Iterable[tuple[str, float]]) -> float | None:
+def kind_of(key: str) -> str:
+    """Which invariant breaks where this key of a rope dict is lost."""
+    if key in SCALING | {"rope_theta"}:
+        return "K04" if key in AMPLITUDE else "K02"
+    others = {"partial_rotary_factor": "K03", **dict.fromkeys(SECTIONS, "K15")}
+    return others.get(key, "K22")
+
+
+def agreed(what: str, found: Iterable[tuple[str, float]], kind: str) -> float | None:
     """The one value of these places; None without any.
 
     Raises:
-        ValueError: two places with different values.
+        ConfigError: of this kind, two places with different values.
     """
     first: tuple[str, float] | None = None
     for name, value in found:
         if first is None:
             first = (name, value)
         elif value != first[1]:
-            raise ValueError(
+            raise ConfigError(
                 f"The config gives {what} twice: {first[0]} = {counted(first[1])} and "
-                f"{name} = {counted(value)}. Keep the one that the weights were trained with."
+                f"{name} = {counted(value)}. Keep the one that the weights were trained with.",
+                kind,
             )
     return None if first is None else first[1]
 

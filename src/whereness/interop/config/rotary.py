@@ -6,6 +6,7 @@ from whereness.interop.config import rope_keys
 from whereness.interop.config.bases import base_of
 from whereness.interop.config.keys import (
     LARGEST_WIDTH,
+    ConfigError,
     Reading,
     boolean,
     integer,
@@ -53,7 +54,8 @@ def _rope(reading: Reading, family: Family, slot: Slot, rule: Rule) -> Spec:
         return _reversed(rule, options)
     if family.kind in ("axial", "dinov3"):
         if options["scaling"] is not None:
-            raise ValueError(f"{rule.name}: rope_type {kind!r} is for one axis, and this has more.")
+            text = f"{rule.name}: rope_type {kind!r} is for one axis, and this has more."
+            raise ConfigError(text, "K02")
         if family.kind == "dinov3":
             return spec("DINOv3RoPE", **options, **_jitter(reading), **family.options)
         return spec("AxialRoPE", **options, **family.options)
@@ -71,9 +73,10 @@ def _reversed(rule: Rule, options: dict[str, Any]) -> Spec:
     from whereness.frequencies import geometric
 
     if options["scaling"] is not None or options["rotary_dim"] is not None:
-        raise ValueError(
+        raise ConfigError(
             f"{rule.name}: the pairs of this family turn by -position, and no encoding scales such "
-            "a spectrum or leaves channels out."
+            "a spectrum or leaves channels out.",
+            "",
         )
     width = options["head_dim"]
     frequencies = (tuple(-w for w in geometric(options["base"], width, width // 2)),)

@@ -48,7 +48,8 @@ def rule_of(reading: Reading, family: Family, slot: Slot) -> Rule | None:
     if "truncate" in keys and top != keys["truncate"]:
         reading.notice(
             f"{path}.{label}.truncate = {shown(keys['truncate'])} is used; Hugging Face 5.24 reads "
-            "truncate beside the layer types alone, and takes true here."
+            "truncate beside the layer types alone, and takes true here.",
+            "K02",
         )
     elif top is not None:
         keys.setdefault("truncate", top)

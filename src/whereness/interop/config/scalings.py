@@ -8,7 +8,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from whereness.interop.config.keys import Reading, boolean, integer, listed, number, shown
+from whereness.interop.config.keys import (
+    ConfigError,
+    Reading,
+    boolean,
+    integer,
+    listed,
+    number,
+    shown,
+)
 from whereness.interop.config.specs import Spec, spec
 from whereness.interop.families import Family
 
@@ -56,9 +64,10 @@ class Rope:
         if top is not None:
             outer = integer(self.reading.name(ORIGINAL), top)
             if found is not None and outer != found:
-                raise ValueError(
+                raise ConfigError(
                     f"{self.name(ORIGINAL)} = {found} and {self.reading.name(ORIGINAL)} = {outer} "
-                    "differ. Keep the length of pre-training."
+                    "differ. Keep the length of pre-training.",
+                    "K02",
                 )
             found = outer
         default = self.reading.get(ORIGINAL) if top is None else None
@@ -74,7 +83,8 @@ class Rope:
             )
         self.reading.notice(
             f"{self.name(ORIGINAL)} is missing: {self.reading.name(LENGTH)} = {length} is taken "
-            "for the length of pre-training, as Hugging Face does."
+            "for the length of pre-training, as Hugging Face does.",
+            "K22",
         )
         return length
 
@@ -83,14 +93,17 @@ class Rope:
         if found is None:
             self.reading.notice(
                 f"{self.name(ORIGINAL)} is missing: {default} is taken, the default of this "
-                "family's own code."
+                "family's own code.",
+                "K02",
+                "note",
             )
             return default
         if found != default and self.flat:
             self.reading.notice(
                 f"{self.name(ORIGINAL)} = {found} is used; Hugging Face takes {default} all the "
                 "same, the default of this family's class, unless the config has the key at the "
-                "top, too."
+                "top, too.",
+                "K02",
             )
         return found
 
@@ -103,15 +116,17 @@ class Rope:
                 raise ValueError(f"{self.name('factor')} is missing: rope_type {kind!r} needs it.")
             self.reading.notice(
                 f"{self.name('factor')} is missing: {LENGTH} / {ORIGINAL} = {length:,} / "
-                f"{original:,} = {ratio:g} is taken."
+                f"{original:,} = {ratio:g} is taken.",
+                "K02",
             )
             return ratio
         if found < 1.0:
-            raise ValueError(f"{self.name('factor')} must be at least 1, got {found:g}.")
+            raise ConfigError(f"{self.name('factor')} must be at least 1, got {found:g}.", "K02")
         if kind in ("yarn", "longrope") and ratio not in (None, 1.0, found):
             self.reading.notice(
                 f"{self.name('factor')} = {found:g} is not {LENGTH} / {ORIGINAL} = {length:,} / "
-                f"{original:,} = {ratio:g}; the explicit factor is used."
+                f"{original:,} = {ratio:g}; the explicit factor is used.",
+                "K02",
             )
         return found
 
@@ -133,7 +148,9 @@ def _dynamic(rope: Rope) -> Spec:
         if "alpha" not in rope.family.rope_keys:
             rope.reading.notice(
                 f"{rope.name('alpha')} scales the base once and for all in vLLM, which is done "
-                "here; Hugging Face reads it in HunYuan's models alone, and has the factor grow."
+                "here; Hugging Face reads it in HunYuan's models alone, and has the factor grow.",
+                "K02",
+                "note",
             )
         return spec("scaling.NTK", factor=alpha)
     if length is None:
@@ -148,7 +165,8 @@ def _dynamic(rope: Rope) -> Spec:
     if original is not None and original != length:
         rope.reading.notice(
             f"{rope.name(ORIGINAL)} = {shown(original)} is not {LENGTH} = {length}: Hugging Face "
-            "reads the latter for 'dynamic', and so do we; other libraries read the former."
+            "reads the latter for 'dynamic', and so do we; other libraries read the former.",
+            "K02",
         )
     return spec("scaling.DynamicNTK", factor=rope.factor("dynamic"), original_length=length)
 
@@ -157,16 +175,18 @@ def _yarn(rope: Rope) -> Spec:
     original = rope.original("yarn")
     factor = rope.factor("yarn", original)
     if factor == 1.0 and rope.keys.get("factor") is None:
-        raise ValueError(
+        raise ConfigError(
             f"{rope.name('factor')} is missing, and {LENGTH} / {ORIGINAL} = {original:,} / "
             f"{original:,} = 1 scales nothing. Give the factor (4.0 to reach 4 times the length of "
-            "pre-training)."
+            "pre-training).",
+            "K02",
         )
     fast, slow = rope.number("beta_fast"), rope.number("beta_slow")
     if (fast or 32.0) < (slow or 1.0):  # equal ones make a step: Kimi K2 has 1 and 1
-        raise ValueError(
+        raise ConfigError(
             f"{rope.name('beta_fast')} must not be below beta_slow, got {fast or 32.0:g} and "
-            f"{slow or 1.0:g}: the fast bound keeps the fast pairs unscaled."
+            f"{slow or 1.0:g}: the fast bound keeps the fast pairs unscaled.",
+            "K02",
         )
     truncate = rope.keys.get("truncate")
     if truncate is not None:
@@ -192,22 +212,26 @@ def _yarn_amplitude(rope: Rope, factor: float) -> dict[str, Any]:
     mscale, all_dim = rope.number("mscale", None), rope.number("mscale_all_dim", None)
     for key, value in (("mscale", mscale), ("mscale_all_dim", all_dim)):
         if value is not None and value < 0:
-            raise ValueError(f"{rope.name(key)} must not be negative, got {value:g}.")
+            raise ConfigError(f"{rope.name(key)} must not be negative, got {value:g}.", "K04")
     if extra is not None:
         if given is not None:
-            raise ValueError(
+            raise ConfigError(
                 f"{rope.path} has attention_factor and attn_factor: the first replaces the "
-                "amplitude, the second multiplies it. Keep one."
+                "amplitude, the second multiplies it. Keep one.",
+                "K04",
             )
         rope.reading.notice(
             f"{rope.name('attn_factor')} multiplies the amplitude in vLLM and llama.cpp; Hugging "
-            "Face does not read it."
+            "Face does not read it.",
+            "K04",
+            "note",
         )
         given = extra * _m(factor, 1.0)
     if given is not None and (mscale is not None or all_dim is not None):
         rope.reading.notice(
             f"{rope.path}: attention_factor replaces the amplitude, so mscale has no effect on "
-            "cos and sin."
+            "cos and sin.",
+            "K04",
         )
     if rope.family.yarn == "megatron":
         if rope.family.rotary_dim:  # its latent attention folds a part into the softmax scale
@@ -228,7 +252,8 @@ def _yarn_amplitude(rope: Rope, factor: float) -> dict[str, Any]:
             rope.reading.notice(
                 f"{rope.path}: mscale and mscale_all_dim are alike and cancel, so YaRN does not "
                 "sharpen the logits (amplitude 1). Vendors have since set mscale_all_dim to 0, "
-                f"for an amplitude of {_m(factor, 1.0):.4f}."
+                f"for an amplitude of {_m(factor, 1.0):.4f}.",
+                "K04",
             )
     return {"attention_factor": given}
 
@@ -242,7 +267,8 @@ def _tell_mscales(rope: Rope, factor: float, mscale: float | None, all_dim: floa
     rope.reading.notice(
         f"{rope.path}: mscale is {_known(mscale)} and mscale_all_dim is {_known(all_dim)}. Hugging "
         f"Face reads them only if both are above 0, and has the amplitude {_m(factor, 1.0):.4f}, "
-        f"which is used; DeepSeek's and Megatron's code have {other:.4f}."
+        f"which is used; DeepSeek's and Megatron's code have {other:.4f}.",
+        "K04",
     )
 
 
@@ -275,16 +301,19 @@ def _factors(rope: Rope, key: str) -> tuple[float, ...]:
         raise ValueError(f"{name} is missing: rope_type 'longrope' needs one number a pair.")
     found = tuple(number(name, value, 0.0) for value in listed(name, rope.keys[key]))
     if len(found) != rope.pairs:
-        raise ValueError(f"{name} must have one number a pair, {rope.pairs}, got {len(found)}.")
+        raise ConfigError(
+            f"{name} must have one number a pair, {rope.pairs}, got {len(found)}.", "K03"
+        )
     return found
 
 
 def _llama3(rope: Rope) -> Spec:
     low, high = rope.needed("low_freq_factor", "llama3"), rope.needed("high_freq_factor", "llama3")
     if high < low:
-        raise ValueError(
+        raise ConfigError(
             f"{rope.name('high_freq_factor')} must not be below low_freq_factor, got {high:g} and "
-            f"{low:g}."
+            f"{low:g}.",
+            "K02",
         )
     original = rope.original("llama3")
     return spec(
@@ -321,6 +350,7 @@ def scaling_of(rope: Rope, kind: str, fraction: float) -> Spec | None:
     if kind in DIVIDE and found.get("factor") == 1.0 and found.get("attention_factor") is None:
         rope.reading.notice(
             f"{rope.name('factor')} = 1: {kind!r} scales nothing, so remove it; or give the factor "
-            "that the weights need (4.0 to reach 4 times the length of pre-training)."
+            "that the weights need (4.0 to reach 4 times the length of pre-training).",
+            "K02",
         )
     return found

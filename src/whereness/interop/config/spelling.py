@@ -60,7 +60,7 @@ def no_misspelling(reading: Reading, family: Family) -> None:
         ValueError: it names the key and the one that was meant.
     """
     meant = frozenset(_reads(family))
-    known = _known() | meant
+    known = known_keys() | meant
     unknown = [key for key in reading.given if isinstance(key, str) and key not in known]
     if len(unknown) > MOST_UNKNOWN:
         raise ValueError(f"The config has {len(unknown)} keys that nothing here reads.")
@@ -72,7 +72,7 @@ def no_misspelling(reading: Reading, family: Family) -> None:
 
 
 @cache
-def _known() -> frozenset[str]:
+def known_keys() -> frozenset[str]:
     """Keys that are no slip: those that some family reads, and the others."""
     every = [*families().values(), Family()]
     every += [each.decoder for each in every if each.decoder]

@@ -3,7 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from whereness.interop.config.keys import LARGEST_WIDTH, Reading, integer, listed, number, shown
+from whereness.interop.config.keys import (
+    LARGEST_WIDTH,
+    ConfigError,
+    Reading,
+    integer,
+    listed,
+    number,
+    shown,
+)
 from whereness.interop.config.specs import NOPE, Spec, spec
 from whereness.interop.families import Family
 
@@ -15,9 +23,10 @@ LARGEST_ROWS = 2**24
 def _learned(reading: Reading, family: Family) -> Spec:
     told = reading.get("position_embedding_type")
     if told not in (None, "absolute"):  # BERT's has no table then, or one of another kind
-        raise ValueError(
+        raise ConfigError(
             f"{reading.name('position_embedding_type')} = {shown(told)} is not read: a learned "
-            "table of absolute positions is all that is known of this family."
+            "table of absolute positions is all that is known of this family.",
+            "",
         )
     dim = reading.needed("the model's width", family.dim, LARGEST_WIDTH * 16)
     first = family.first_row
@@ -32,9 +41,10 @@ def _learned(reading: Reading, family: Family) -> Spec:
         first = 1 + reading.needed("the padding token", (key,), LARGEST_ROWS, least=0)
         positions = rows - first
         if positions < 1:
-            raise ValueError(
+            raise ConfigError(
                 f"{reading.name(family.num_positions[0])} = {rows} must be above "
-                f"{reading.name(key)} + 1 = {first}: positions begin after the padding row."
+                f"{reading.name(key)} + 1 = {first}: positions begin after the padding row.",
+                "K14",
             )
     if rows * dim > LARGEST_TABLE:
         raise ValueError(f"A table of {rows} rows of {dim} is larger than any model has.")
@@ -53,7 +63,7 @@ def _grid(reading: Reading, keys: str) -> tuple[int, int]:
     image, patch = (_pair(reading, key) for key in keys.split("//"))
     found = tuple(a // b for a, b in zip(image, patch, strict=True))
     if min(found) < 1:
-        raise ValueError(f"{keys} gives no patch: {image} // {patch}.")
+        raise ConfigError(f"{keys} gives no patch: {image} // {patch}.", "K15")
     return found[0], found[1]
 
 
@@ -92,9 +102,10 @@ def _alibi(reading: Reading, family: Family) -> Spec:
     for key in family.bias_max:
         value = reading.get(key)
         if value is not None and number(reading.name(key), value, 0.0) != 8.0:
-            raise ValueError(
+            raise ConfigError(
                 f"{reading.name(key)} = {value}: the slopes of ALiBi end at 2^-8, those of another "
-                "maximum are not built."
+                "maximum are not built.",
+                "",
             )
     return spec("ALiBi", num_heads=_heads(reading, family))
 

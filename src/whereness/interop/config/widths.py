@@ -6,6 +6,7 @@ from whereness.interop.config import rope_keys
 from whereness.interop.config.keys import (
     LARGEST_WIDTH,
     MARK,
+    ConfigError,
     Reading,
     boolean,
     counted,
@@ -37,8 +38,8 @@ def widths_of(reading: Reading, family: Family, slot: Slot, rule: Rule, kind: st
     fraction = 1.0
     if rotary_dim is not None:
         if rotary_dim > head_dim:
-            raise ValueError(
-                f"{family.rotary_dim[0]} = {rotary_dim} is wider than a head, {head_dim}."
+            raise ConfigError(
+                f"{family.rotary_dim[0]} = {rotary_dim} is wider than a head, {head_dim}.", "K03"
             )
         if kind == "proportional":
             fraction = _fraction_of_part(family, rule)
@@ -47,11 +48,14 @@ def widths_of(reading: Reading, family: Family, slot: Slot, rule: Rule, kind: st
     else:
         fraction = _fraction(reading, family, slot, rule, kind)
         rotary_dim = head_dim if kind == "proportional" else int(head_dim * fraction)
+    if reading.given.get("rotary_dim") == rotary_dim:
+        reading.asked.add("rotary_dim")  # whoever reads it reads the same
     if rotary_dim == head_dim and head_dim % 2:
         given = next(key for key in keys if reading.whole((key,), LARGEST_WIDTH) is not None)
         name = " / ".join(map(reading.name, given.split("//")))
-        raise ValueError(
-            f"{name} = {head_dim} is odd: channels turn in pairs, so the width of a head is even."
+        raise ConfigError(
+            f"{name} = {head_dim} is odd: channels turn in pairs, so the width of a head is even.",
+            "K03",
         )
     return Widths(head_dim, rotary_dim, fraction)
 
@@ -74,19 +78,23 @@ def _quotient(reading: Reading, keys: Keys) -> None:
         key, value = (count, b) if there == size else (size, a)
         reading.notice(
             f"{reading.name(key)} is missing: {value:,} is taken, the default of this family's own "
-            f"code, beside {there} = {reading.get(there):,}: heads have {a // b} channels."
+            f"code, beside {there} = {reading.get(there):,}: heads have {a // b} channels.",
+            "K03",
+            "note",
         )
     if a % b == 0:
         return
     if any(reading.get(key) != reading.defaults.get(key) for key in (size, count)):
-        raise ValueError(
+        raise ConfigError(
             f"{reading.name(size)} = {a} is no multiple of {reading.name(count)} = {b}: a head "
             f"would have {a / b:.6g} channels. Correct one of them, or give "
-            f"{reading.name('head_dim')}."
+            f"{reading.name('head_dim')}.",
+            "K03",
         )
     reading.notice(
         f"{reading.name(size)} / {reading.name(count)} = {a} / {b} is no whole number: {a // b} is "
-        "taken, as this family's code does by default."
+        "taken, as this family's code does by default.",
+        "K03",
     )
 
 
@@ -99,7 +107,7 @@ def _fraction(reading: Reading, family: Family, slot: Slot, rule: Rule, kind: st
     outer = []
     if not (rule.per_type and found):
         outer = rope_keys.explicit_numbers(reading, family.fraction, -1.0)
-    value = rope_keys.agreed("the part that turns", [*found, *outer])
+    value = rope_keys.agreed("the part that turns", [*found, *outer], "K03")
     if value is None:
         value = family.types_fractions.get(slot.type or "")
     if value is None:
@@ -107,11 +115,12 @@ def _fraction(reading: Reading, family: Family, slot: Slot, rule: Rule, kind: st
     value = 1.0 if value is None else value
     name = (*found, *outer, (key, 0.0))[0][0]
     if not 0.0 < value <= 1.0:
-        raise ValueError(f"{name} must be above 0 and at most 1, got {value:g}.")
+        raise ConfigError(f"{name} must be above 0 and at most 1, got {value:g}.", "K03")
     if found and value != 1.0 and not family.fraction and kind != "proportional":
-        raise ValueError(
+        raise ConfigError(
             f"{name} = {value:g} is never read by the code of this family, in which every channel "
-            "turns. Remove it, or set it to 1."
+            "turns. Remove it, or set it to 1.",
+            "K03",
         )
     _no_dead_fraction(reading, family, 1.0 if kind == "proportional" and found else value)
     return value
@@ -122,9 +131,10 @@ def _no_dead_fraction(reading: Reading, family: Family, used: float) -> None:
     dead = [key for key in rope_keys.FRACTION_KEYS if key not in family.fraction]
     for name, value in rope_keys.explicit_numbers(reading, dead, -1.0):
         if value != used:
-            raise ValueError(
+            raise ConfigError(
                 f"{name} = {value:g} is never read by the code of this family, in which "
-                f"{used:g} of the channels turns. Remove it."
+                f"{used:g} of the channels turns. Remove it.",
+                "K03",
             )
 
 
@@ -135,13 +145,14 @@ def _fraction_of_part(family: Family, rule: Rule) -> float:
     if value is None:
         return 1.0
     if family.fraction:
-        raise ValueError(
+        raise ConfigError(
             f"{name} is a part of the whole head in this family, and 'proportional' would take a "
-            "part of it once more."
+            "part of it once more.",
+            "K03",
         )
     found = number(name, value, 0.0)
     if found > 1.0:
-        raise ValueError(f"{name} must be at most 1, got {found:g}.")
+        raise ConfigError(f"{name} must be at most 1, got {found:g}.", "K03")
     return found
 
 
@@ -150,7 +161,8 @@ def even(reading: Reading, odd: int, head_dim: int, base: float) -> tuple[int, f
     reading.notice(
         f"{odd} of {head_dim} channels turn, an odd number: Hugging Face turns {odd + 1} with the "
         f"spectrum of {odd}, which is that of {odd + 1} with the base {counted(base)} to the power "
-        f"of {odd + 1}/{odd}."
+        f"of {odd + 1}/{odd}.",
+        "K03",
     )
     return odd + 1, base ** ((odd + 1) / odd)
 
@@ -166,10 +178,13 @@ def pairing_of(reading: Reading, family: Family) -> str:
     if mark is None:
         return found
     if mark not in ("half", "interleaved"):
-        raise ValueError(f"{reading.name(MARK)} must be half or interleaved, got {shown(mark)}.")
+        raise ConfigError(
+            f"{reading.name(MARK)} must be half or interleaved, got {shown(mark)}.", "K01"
+        )
     if value is not None and mark != found:
-        raise ValueError(
+        raise ConfigError(
             f"{reading.name(MARK)} is {mark!r} and {reading.name(family.interleaved)} says "
-            f"{found!r}. Keep the one that the weights have."
+            f"{found!r}. Keep the one that the weights have.",
+            "K01",
         )
     return mark

@@ -66,7 +66,10 @@ def t5(d_model: int, num_heads: int, num_layers: int) -> Family:
             "relative_attention_max_distance": 128,
         },
     )
-    return replace(encoder, decoder=replace(encoder, bidirectional=False))
+    decoder = replace(
+        encoder, bidirectional=False, num_layers=("num_decoder_layers", *encoder.num_layers)
+    )
+    return replace(encoder, decoder=decoder)
 
 
 def patches(dim: int, patch: int, num_prefix: int, image: int = 224) -> Family:

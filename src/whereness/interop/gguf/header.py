@@ -1,4 +1,4 @@
-"""The header of a GGUF file: metadata, tensor names, and of all tensors the RoPE divisors alone.
+"""The header of a GGUF file: metadata, where tensors lie, and of all the RoPE divisors alone.
 
     magic "GGUF", version u32, number of tensors u64, number of entries u64,
     entries: key, type u32, value
@@ -7,7 +7,7 @@
 
 A string is its length (u64) and bytes; an array its type (u32), length (u64) and values. Every
 count and size is bounded before anything is read or allocated. Long arrays (a vocabulary) are not
-kept.
+kept unless they are asked for.
 
 Source: the format's description in the ggml repository, docs/gguf.md, versions 2 and 3.
 """
@@ -41,6 +41,8 @@ MOST_TENSORS = 2**17
 LONGEST_STRING = 2**20
 LONGEST_VALUE = 2**12
 """Longer arrays, and longer strings in metadata, are not kept: no positional key needs them."""
+LONGEST_KEPT = 2**20
+"""Of those that are asked for. The largest vocabulary of a released model has below 2^19."""
 MOST_ITEMS = 2**23
 LARGEST_HEADER = 2**29
 FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -52,25 +54,37 @@ LARGEST_FILE = 2**50
 
 
 @dataclass(frozen=True)
-class Header:
-    """What a GGUF file says before its weights, and the divisors among them."""
+class Stored:
+    """Where a tensor lies: sizes with the fastest axis first, offset counted from the first."""
 
-    metadata: dict[str, Any]
-    tensors: frozenset[str]
-    factors: dict[str, tuple[float, ...]]
-    """Numbers of the tensors named in `FACTORS`."""
-
-
-@dataclass(frozen=True)
-class _Tensor:
     name: str
     sizes: tuple[int, ...]
     kind: int
     offset: int
 
 
-def read_header(file: BufferedIOBase, name: str) -> Header:
-    """Metadata, tensor names and divisors of an open file that stands behind its magic.
+@dataclass(frozen=True)
+class Header:
+    """What a GGUF file says before its weights, and the divisors among them."""
+
+    metadata: dict[str, Any]
+    stored: tuple[Stored, ...]
+    begin: int
+    """The byte from which offsets count, where the file was opened at its magic."""
+    factors: dict[str, tuple[float, ...]]
+    """Numbers of the tensors named in `FACTORS`."""
+
+    @property
+    def tensors(self) -> frozenset[str]:
+        """Names of the tensors."""
+        return frozenset(each.name for each in self.stored)
+
+
+def read_header(file: BufferedIOBase, name: str, keep: frozenset[str] = frozenset()) -> Header:
+    """Metadata, tensors and divisors of an open file that stands behind its magic.
+
+    Args:
+        keep: metadata whose long values are kept as well, as a vocabulary.
 
     Raises:
         ValueError: another version, a count or size beyond the bounds, a file that ends too early,
@@ -87,17 +101,17 @@ def read_header(file: BufferedIOBase, name: str) -> Header:
         key = reader.string()
         if key in metadata:
             raise reader.wrong(f"the key {shown(key)} twice")
-        metadata[key] = reader.value(reader.scalar("I"))
-    names, wanted = set(), []
+        longest = LONGEST_KEPT if key in keep else LONGEST_VALUE
+        metadata[key] = reader.value(reader.scalar("I"), longest)
+    stored: dict[str, Stored] = {}
     for _ in range(num_tensors):
         tensor = reader.tensor()
-        if tensor.name in FACTORS:
-            if tensor.name in names:
-                raise reader.wrong(f"the tensor {tensor.name} twice")
-            wanted.append(tensor)
-        names.add(tensor.name)
-    factors = reader.factors(wanted, metadata.get("general.alignment", ALIGNMENT))
-    return Header(metadata, frozenset(names), factors)
+        if tensor.name in stored:
+            raise reader.wrong(f"the tensor {shown(tensor.name)} twice")
+        stored[tensor.name] = tensor
+    begin = reader.begin(metadata.get("general.alignment", ALIGNMENT))
+    factors = {name: reader.numbers(stored[name], begin) for name in FACTORS if name in stored}
+    return Header(metadata, tuple(stored.values()), begin, factors)
 
 
 class _Reader:
@@ -129,29 +143,29 @@ class _Reader:
         data = self.take(self.count("bytes in a string", LONGEST_STRING))
         return data.decode("utf-8", "replace")
 
-    def value(self, kind: int) -> Any:
+    def value(self, kind: int, longest: int) -> Any:
         """A metadata value; None for one that is too long to matter."""
         if kind == STRING:
             found = self.string()
-            return found if len(found) <= LONGEST_VALUE else None
+            return found if len(found) <= longest else None
         if kind == ARRAY:
-            return self._array()
+            return self._array(longest)
         if kind not in SCALARS:
             raise self.wrong(f"a value of unknown type {kind}")
         return self.scalar(SCALARS[kind])
 
-    def _array(self) -> list[Any] | None:
+    def _array(self, longest: int) -> list[Any] | None:
         kind = self.scalar("I")
         length = self.count("items in an array", MOST_ITEMS)
         if kind == STRING:
-            kept = length <= LONGEST_VALUE
+            kept = length <= longest
             texts = [self.string() if kept else self._skip() for _ in range(length)]
             return texts if kept else None
         if kind not in SCALARS:  # arrays of arrays are in the format, and in no released file
             raise self.wrong(f"an array of type {kind}")
         size = struct.calcsize(f"<{SCALARS[kind]}")
         data = self.take(size * length)
-        if length > LONGEST_VALUE:
+        if length > longest:
             return None
         return list(struct.unpack(f"<{length}{SCALARS[kind]}", data))
 
@@ -159,25 +173,22 @@ class _Reader:
         self.take(self.count("bytes in a string", LONGEST_STRING))
         return ""
 
-    def tensor(self) -> _Tensor:
+    def tensor(self) -> Stored:
         name = self.string()
         axes = self.scalar("I")
         if axes > 8:
             raise self.wrong(f"a tensor of {axes} axes")
         sizes = struct.unpack(f"<{axes}Q", self.take(8 * axes))
-        return _Tensor(name, sizes, self.scalar("I"), self.scalar("Q"))
+        return Stored(name, sizes, self.scalar("I"), self.scalar("Q"))
 
-    def factors(self, tensors: list[_Tensor], alignment: object) -> dict[str, tuple[float, ...]]:
-        """The numbers of these tensors, read from behind the header."""
-        if not tensors:
-            return {}
+    def begin(self, alignment: object) -> int:
+        """The byte behind the header and its padding."""
         if type(alignment) is not int or not 0 < alignment <= 2**20:
             raise self.wrong(f"the general.alignment {shown(alignment)}")
-        header = len(MAGIC) + self.taken
-        begin = self.file.tell() + -header % alignment
-        return {tensor.name: self._numbers(tensor, begin) for tensor in tensors}
+        return self.file.tell() + -(len(MAGIC) + self.taken) % alignment
 
-    def _numbers(self, tensor: _Tensor, begin: int) -> tuple[float, ...]:
+    def numbers(self, tensor: Stored, begin: int) -> tuple[float, ...]:
+        """What a tensor of divisors holds, read from behind the header."""
         count = math.prod(tensor.sizes)
         if tensor.kind != F32:
             raise self.wrong(f"{tensor.name} of type {tensor.kind}; float32, type {F32}, is read")

@@ -8,7 +8,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from whereness.interop.config.keys import integer, listed, nearest, number, shown, string
+from whereness.interop.config.keys import (
+    ConfigError,
+    Notice,
+    integer,
+    listed,
+    nearest,
+    number,
+    shown,
+    string,
+)
 from whereness.interop.families import Family
 from whereness.interop.gguf.architectures import (
     CONSTANTS,
@@ -24,6 +33,7 @@ from whereness.interop.gguf.header import FACTORS
 
 NAMES = {
     "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
     "attention.key_length": "head_dim",
     "attention.max_alibi_bias": "alibi_bias_max",
     "attention.relative_buckets_count": "relative_attention_num_buckets",
@@ -68,11 +78,13 @@ def translated(
     arch = string("general.architecture", metadata["general.architecture"])
     known = INTERLEAVED | HALF | MULTIMODAL.keys() | OTHERS.keys()
     if arch not in known:
-        raise ValueError(f"The GGUF architecture {shown(arch)} is not known.{nearest(arch, known)}")
+        text = f"The GGUF architecture {shown(arch)} is not known.{nearest(arch, known)}"
+        raise ConfigError(text, "")
     if arch in MIXED:
-        raise ValueError(
+        raise ConfigError(
             f"The GGUF architecture {arch!r} has layers without rotary positions, and its metadata "
-            "do not say which: read the model's config.json."
+            "do not say which: read the model's config.json.",
+            "",
         )
     keys = {k[len(arch) + 1 :]: v for k, v in metadata.items() if k.startswith(f"{arch}.")}
     _no_unknown(arch, keys)
@@ -122,7 +134,10 @@ def _no_unknown(arch: str, keys: Mapping[str, Any]) -> None:
     known = {*NAMES, *SCALING, *IN_CODE}
     for key in keys:
         if key.startswith("rope.") and key not in known:
-            raise ValueError(f"{arch}.{key[:60]} is an unknown key.{nearest(key, known)}")
+            near = nearest(key, known)
+            # A newer converter may have written one that resembles nothing.
+            text = f"{arch}.{key[:60]} is an unknown key.{near}"
+            raise ConfigError(text, "K22" if near else "")
 
 
 def _same_heads(arch: str, ours: dict[str, Any]) -> None:
@@ -132,9 +147,10 @@ def _same_heads(arch: str, ours: dict[str, Any]) -> None:
     elif "head_dim" in ours:
         del ours["num_attention_heads"]
     else:
-        raise ValueError(
+        raise ConfigError(
             f"{arch}.attention.head_count differs between layers, and no "
-            f"{arch}.attention.key_length gives the width of a head."
+            f"{arch}.attention.key_length gives the width of a head.",
+            "",
         )
 
 
@@ -147,9 +163,10 @@ def _scaling(arch: str, keys: Mapping[str, Any], factors: Factors) -> dict[str, 
     if keys.get("rope.scaling.alpha"):
         return {"rope_type": "dynamic", "alpha": keys["rope.scaling.alpha"]}
     if kind == "longrope":
-        raise ValueError(
+        raise ConfigError(
             f"{arch}.rope.scaling.type is 'longrope': its factors are weights of the file, {LONG} "
-            f"and {SHORT}, and are not here. Give the path of the file that has them."
+            f"and {SHORT}, and are not here. Give the path of the file that has them.",
+            "K02",
         )
     if kind == "none":
         return {}
@@ -188,19 +205,20 @@ def _of_tensors(
             f"GGUF metadata of {arch!r} without the file's tensors: if it has {FREQS}, that scales "
             "the frequencies as well."
         )
-        return (text,)
+        return (Notice(text, "K02", "note"),)
     for name in FACTORS:
         if any(each.endswith(f".{name}") for each in tensors):
-            raise ValueError(
+            raise ConfigError(
                 f"The file has the tensor {name} of single layers, which scales the frequencies: "
-                "only one of the whole model is read. Read the model's config.json."
+                "only one of the whole model is read. Read the model's config.json.",
+                "",
             )
     if LONG in tensors and keys.get("rope.scaling.attn_factor") is None:
         text = (
             f"{arch}.rope.scaling.attn_factor is missing beside {LONG}: amplitude 1 is taken, as "
             "llama.cpp does; Hugging Face derives one from the two lengths."
         )
-        return (text,)
+        return (Notice(text, "K04"),)
     return ()
 
 
@@ -227,13 +245,14 @@ def _divided(arch: str, keys: Mapping[str, Any], kind: str, factors: Factors) ->
     step = keys.get("rope.scaling.factor", keys.get("rope.scale_linear"))
     plain = kind == "none" or (kind in ("linear", "longrope") and step in (None, 0, 1))
     if not plain or keys.get("rope.scaling.alpha"):
-        raise ValueError(
+        raise ConfigError(
             f"The file has {names}, which scales the frequencies, and {arch}.rope.scaling asks for "
-            f"{shown(kind)} with factor {shown(step)} as well: nothing here does both."
+            f"{shown(kind)} with factor {shown(step)} as well: nothing here does both.",
+            "K02",
         )
     if factors.keys() not in ({FREQS}, {LONG, SHORT}):
-        raise ValueError(
-            f"The file has {names}: needed {FREQS} alone, or {LONG} and {SHORT} together."
+        raise ConfigError(
+            f"The file has {names}: needed {FREQS} alone, or {LONG} and {SHORT} together.", "K02"
         )
     options = _options(arch, keys)
     amplitude = number(f"{arch}.rope.scaling.attn_factor", options.get("attn_factor", 1.0), 0.0)

@@ -116,21 +116,36 @@ def turning_heads(num_heads: int, num_kv_heads: int, layout: Fused) -> list[bool
     Raises:
         ValueError: numbers of heads that the layout cannot hold.
     """
+    queries, keys = fused_heads(num_heads, num_kv_heads, layout)
+    turning = {*queries, *keys}
+    return [head in turning for head in range(num_heads + 2 * num_kv_heads)]
+
+
+def fused_heads(num_heads: int, num_kv_heads: int, layout: Fused) -> tuple[list[int], list[int]]:
+    """Where along the axis the heads of queries stand, and those of keys.
+
+    Raises:
+        ValueError: numbers of heads that the layout cannot hold.
+    """
     if num_heads % num_kv_heads:
         raise ValueError(
             f"num_heads must be a multiple of num_kv_heads, got {num_heads} and {num_kv_heads}."
         )
     if layout == "stacked":
-        return [True] * (num_heads + num_kv_heads) + [False] * num_kv_heads
+        return list(range(num_heads)), list(range(num_heads, num_heads + num_kv_heads))
     if layout == "grouped":
-        return ([True] * (num_heads // num_kv_heads + 1) + [False]) * num_kv_heads
+        size = num_heads // num_kv_heads
+        firsts = range(0, num_kv_heads * (size + 2), size + 2)
+        return [g + i for g in firsts for i in range(size)], [g + size for g in firsts]
     part, rest = divmod(num_heads, 4)
     if rest or num_kv_heads != num_heads:
         raise ValueError(
             "layout 'codegen' has four parts with as many keys as queries, got "
             f"num_heads={num_heads}, num_kv_heads={num_kv_heads}."
         )
-    return ([True] * part + [False] * part + [True] * part) * 4
+    firsts = range(0, 12 * part, 3 * part)  # of each part: queries, values, keys
+    queries = [first + i for first in firsts for i in range(part)]
+    return queries, [2 * part + i for i in queries]
 
 
 def move_rows(

@@ -5,7 +5,7 @@ not say stands here, by `model_type`: the names of the modules, and what lies fu
 `tests/peers/test_convert.py` converts a model of each family and runs it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,6 +82,13 @@ NAMES: dict[str, Names] = {
 }
 
 
+def names_in_gguf(tensors: Container[str]) -> Names:
+    """llama.cpp's names, the same for every architecture; what is fused there is stacked."""
+    fused = ("blk.*.attn_qkv",) if "blk.0.attn_qkv.weight" in tensors else ()
+    norms = ("blk.*.attn_q_norm", "blk.*.attn_k_norm")
+    return Names(("blk.*.attn_q",), ("blk.*.attn_k",), norms, fused)
+
+
 @dataclass(frozen=True)
 class Given:
     """What the user says of a checkpoint; None and () leave it to the config."""
@@ -141,7 +148,15 @@ def rules_of(config: Config, given: Given) -> list[Rule]:
             or do not fit together.
     """
     part = part_of(config)
-    names = _names(config, part, given)
+    return rules_for(part, config, _names(config, part, given), given)
+
+
+def rules_for(part: Part | None, config: Config, names: Names, given: Given) -> list[Rule]:
+    """The rules of modules of these names; the keys of a part hide those of the whole config.
+
+    Raises:
+        ValueError: numbers are missing or do not fit together.
+    """
     keys = part.reading.given if part else config
     if names.values_are_keys and keys.get(names.values_are_keys):
         raise ValueError(
@@ -156,7 +171,7 @@ def rules_of(config: Config, given: Given) -> list[Rule]:
             )
         counts = _number(keys, "num_attention_heads"), 1
     else:
-        counts = _counts(keys, given)
+        counts = head_counts(keys, given)
     found = []
     for shape, layers in by_shape(_shapes(part, keys, given)):
         found += _rules(names, keys, counts, shape, layers)
@@ -176,6 +191,11 @@ def _names(config: Config, part: Part | None, given: Given) -> Names:
         )
     if given.norms or given.layout:
         raise ValueError("--norms and --layout go with --queries and --keys, or with --fused.")
+    return within(names, part)
+
+
+def within(names: Names, part: Part) -> Names:
+    """The names in a model that may have other parts."""
     if not part.name:
         return names
     return replace(
@@ -252,8 +272,12 @@ def _said(config: Config, given: Given) -> Shape:
     return Shape(head_dim, given.rotary_dim or head_dim)
 
 
-def _counts(config: Config, given: Given) -> tuple[int, int]:
-    """Heads of queries and of keys."""
+def head_counts(config: Config, given: Given) -> tuple[int, int]:
+    """Heads of queries and of keys.
+
+    Raises:
+        ValueError: the config does not say.
+    """
     num_heads = given.num_heads or _number(config, *_HEADS)
     if not (given.head_dim or config.get("head_dim")) and any(config.get(w) for w in _WIDTHS):
         _quotient(config, replace(given, num_heads=num_heads))

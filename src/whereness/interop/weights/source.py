@@ -60,7 +60,7 @@ def read_source(path: Path) -> Source:
 
 
 def _read_folder(path: Path) -> Source:
-    shards = _shards(path)
+    shards = shards_in(path)
     config = path / CONFIG
     taken = {header.path.name for header in shards} | {CONFIG}
     others, left_out = [], []
@@ -90,10 +90,16 @@ def _listed(root: Path, folder: Path = Path()) -> Iterator[tuple[Path, bool]]:
             yield name, entry.is_file() and not foreign and not weights
 
 
-def _shards(folder: Path) -> tuple[Header, ...]:
+def shards_in(folder: Path) -> tuple[Header, ...]:
+    """Headers of the .safetensors files that a folder's weights consist of.
+
+    Raises:
+        OSError: one cannot be read.
+        ValueError: there are none, too many to tell, or damaged ones.
+    """
     index = folder / INDEX
     if index.is_file():
-        return _indexed(index)
+        return shards_of(index)
     found = sorted(p for p in folder.iterdir() if p.suffix == ".safetensors")
     single = folder / SINGLE
     if single in found:
@@ -111,7 +117,13 @@ def _shards(folder: Path) -> tuple[Header, ...]:
     raise ValueError(f"{folder}: has no .safetensors file.")
 
 
-def _indexed(index: Path) -> tuple[Header, ...]:
+def shards_of(index: Path) -> tuple[Header, ...]:
+    """Headers of the files beside it that an index names, which must agree with it.
+
+    Raises:
+        OSError: one cannot be read.
+        ValueError: the index or a shard is damaged, or they do not agree.
+    """
     where = read_object(index).get("weight_map")
     if not isinstance(where, dict) or not where:
         raise ValueError(

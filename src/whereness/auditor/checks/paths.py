@@ -1,0 +1,395 @@
+"""CHK18: every way through the model gives the same: eager, fused and recomputed attention.
+
+Forward and backward, other strides, axes of size 1, and inputs that nobody writes into. In float64,
+so that paths that round differently do not differ.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whereness.auditor.checks.masks import sight
+from whereness.auditor.drive import Refused
+from whereness.auditor.findings import Severity
+from whereness.auditor.probing import Bench, change, probed
+from whereness.auditor.restore import written
+from whereness.auditor.subject import Subject
+
+CHECK = "CHK18"
+LENGTH, BATCH = 7, 3
+LONGEST = 9
+FEW_WEIGHTS, MOST_DIFFERENCES = 1_000_000, 24
+"""Weights up to which gradients are held against differences, and of how many tensors."""
+DIFFERENCE = 0.05
+"""Part by which a gradient may be off; differences of a smooth function agree to 1e-6."""
+MOST_WEIGHTS = 20_000_000
+"""Weights up to which gradients are compared."""
+
+
+def run(subject: Subject) -> None:
+    """Look at the paths through the model."""
+    probed(subject, CHECK, _look)
+
+
+def _look(bench: Bench) -> None:
+    driver = bench.driver
+    tokens = driver.sample(BATCH, LENGTH)
+    plain = bench.run(tokens)
+    _inputs(bench, tokens)
+    if driver.takes != "pixels":
+        _shapes(bench, tokens, plain)
+        _sizes(bench)
+    _trained(bench, tokens, plain)
+    _slopes(bench, tokens)
+    _implementations(bench, tokens)
+    _recomputed(bench, tokens)
+
+
+def _inputs(bench: Bench, tokens: Tensor) -> None:
+    """The model writes into nothing that it is given."""
+    driver = bench.driver
+    given: dict[str, Tensor] = {"tokens": tokens.clone()}
+    if driver.first is not None:
+        given["positions"] = bench.natural(BATCH, LENGTH)
+    if driver.mask is not None and driver.takes != "pixels":
+        given["mask"] = torch.ones(BATCH, LENGTH, dtype=torch.long, device=driver.device)
+    before = {name: value.clone() for name, value in given.items()}
+    bench.run(given["tokens"], **{n: v for n, v in given.items() if n != "tokens"})
+    bench.compared("inputs unmodified")
+    for name, value in given.items():
+        if not torch.equal(value, before[name]):
+            _found(bench, f"the {name} given", "were overwritten", "inputs unchanged", _IN_PLACE)
+
+
+def _shapes(bench: Bench, tokens: Tensor, plain: Tensor) -> None:
+    """One row, one token, and tokens that are not contiguous."""
+    driver = bench.driver
+    wide = torch.stack([tokens, tokens.flip(0)], 2)[:, :, 0]
+    if driver.first is not None:
+        ids = bench.natural(BATCH, LENGTH)
+        ids[1] += 1  # rows that differ, or wrong strides would read the same
+        mask = driver.ones(torch.ones_like(ids))
+        other = ids.T.contiguous().T
+        got, right = (bench.run(tokens, positions=i, mask=mask) for i in (other, ids))
+        warped = ids * 2 - ids[:, :1]
+        got2, right2 = (
+            bench.run(tokens, positions=i, mask=mask) for i in (warped.T.contiguous().T, warped)
+        )
+        gap = max(change(got, right), change(got2, right2))
+        if not gap <= bench.tolerance:
+            measured = f"the output changes by {gap:.1e}"
+            _found(bench, "ids of other strides", measured, "the same output", _STRIDES)
+    runs = {"other strides": (wide, plain), "one row": (tokens[:1], plain[:1])}
+    for name, (given, expected) in runs.items():
+        try:
+            got = bench.run(given)
+        except Refused as error:
+            _found(bench, name, f"the model raised {error}", "the same output", _STRIDES)
+            continue
+        if bench.differ(got, expected):
+            gap = change(got, expected)
+            _found(bench, name, f"the output changes by {gap:.1e}", "the same output", _STRIDES)
+    try:
+        single = bench.run(tokens[:, :1])
+        if driver.mask is not None and not driver.decodes and bench.mixes is False:
+            mask = torch.zeros(BATCH, LENGTH, dtype=torch.long, device=driver.device)
+            mask[:, 0] = 1
+            among = bench.run(tokens, mask=mask)[:, :1]
+            if among.isfinite().all() and bench.differ(single, among):
+                gap = change(single, among)
+                _found(
+                    bench,
+                    "one token",
+                    f"the output changes by {gap:.1e}",
+                    "that among pads",
+                    _STRIDES,
+                )
+    except Refused:
+        pass
+    bench.compared("shapes")
+
+
+def _sizes(bench: Bench) -> None:
+    """As many tokens as heads or rows: a causal model gives the start of a longer run."""
+    if bench.slow or not sight(bench).causal:
+        return
+    tokens = bench.driver.sample(1, LONGEST)
+    whole = bench.run(tokens)
+    gaps = {n: change(bench.run(tokens[:, :n]), whole[:, :n]) for n in range(2, LONGEST)}
+    wrong = {n: gap for n, gap in gaps.items() if not gap <= bench.tolerance}
+    bench.compared("numbers of tokens")
+    # If most are wrong it is no axis: what is true of later tokens is seen by earlier ones.
+    if wrong and len(wrong) <= 2:
+        measured = ", ".join(f"{n} tokens {gap:.1e}" for n, gap in wrong.items())
+        _found(
+            bench,
+            "equal sizes",
+            f"change of the output: {measured}",
+            "that of other sizes",
+            _STRIDES,
+        )
+
+
+def _trained(bench: Bench, tokens: Tensor, plain: Tensor) -> None:
+    """Training mode without dropout is no other model."""
+    norms = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001
+    if any(isinstance(m, norms) for m in bench.model.modules()):
+        return
+    outputs = []
+    for seed in (0, 1):
+        with bench.alone() as driver:
+            bench.model.train()
+            for module in bench.model.modules():
+                for name, value in list(vars(module).items()):
+                    if isinstance(value, float) and ("drop" in name or name == "p"):
+                        setattr(module, name, 0.0)
+            torch.manual_seed(seed)
+            try:
+                outputs.append(driver(tokens).output)
+            except Refused:
+                return
+    if bench.differ(outputs[0], outputs[1]):
+        return  # something is still random: nothing can be said
+    bench.compared("training mode")
+    if bench.differ(outputs[0], plain):
+        measured = f"the output changes by {change(outputs[0], plain):.1e}, dropout being off"
+        _found(bench, "training mode", measured, "the output of eval mode", _KERNEL)
+
+
+def _slopes(bench: Bench, tokens: Tensor) -> None:
+    """The backward pass is the derivative of the forward pass, weight by weight."""
+    weights = {n: p for n, p in bench.model.named_parameters() if p.requires_grad and p.dim() >= 2}
+    if (
+        bench.slow
+        or not bench.exact
+        or not weights
+        or sum(p.numel() for p in weights.values()) > FEW_WEIGHTS
+    ):
+        bench.not_checked(
+            "the backward pass against differences: no float64, too many weights, or slow"
+        )
+        return
+    chosen = dict(list(weights.items())[:MOST_DIFFERENCES])
+    with bench.alone() as driver, torch.enable_grad():
+        output = driver(tokens).output
+        if not output.requires_grad:
+            return
+        generator = torch.Generator().manual_seed(0)
+        factor = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output)
+        grads = torch.autograd.grad(
+            (output * factor).sum(), list(chosen.values()), allow_unused=True
+        )
+    worst, where = 0.0, ""
+    for (name, weight), grad in zip(chosen.items(), grads, strict=True):
+        gap = 0.0 if grad is None else _against_difference(bench, tokens, factor, weight, grad)
+        if gap > worst:
+            worst, where = gap, name
+    bench.compared("backward against differences")
+    if worst > DIFFERENCE:
+        measured = f"{where}: the gradient is off by {worst:.0%} from a difference of two outputs"
+        # Estimators of gradients by design are none either.
+        _found(bench, where, measured, "the derivative of the forward pass", _BACKWARD, "warning")
+
+
+def _against_difference(
+    bench: Bench, tokens: Tensor, factor: Tensor, weight: Tensor, grad: Tensor
+) -> float:
+    """How far a gradient is from what two runs say, as a part; 0 where two steps do not agree."""
+    generator = torch.Generator().manual_seed(1)
+    way = torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight)
+    told = float((grad * way).sum())
+
+    def loss(step: float) -> float:
+        with written(weight):
+            weight.data.add_(way, alpha=step)
+            return float((bench.driver(tokens).output * factor).sum())
+
+    # Norms that compute in float32 even here leave noise: a short step would measure that alone.
+    # Weights may be all zeros, at the start.
+    step = 1e-2 * (float(weight.std()) or 1.0)
+    far, near = ((loss(s) - loss(-s)) / (2 * s) for s in (step, step / 4))
+    size = float(grad.norm() * way.norm()) / max(1.0, weight.numel() ** 0.5)
+    if abs(far - near) > 0.01 * max(abs(far), size):
+        return 0.0  # a kink, a switch of experts, or float32 inside
+    return abs(told - near) / max(abs(near), size, 1e-30)
+
+
+def _implementations(bench: Bench, tokens: Tensor) -> None:
+    """Attention by every implementation that the model can be switched to."""
+    ways = dict(_switches(bench))
+    if len(ways) < 2:
+        bench.not_checked("eager against fused attention: the model cannot be switched")
+        return
+    found, why = {}, ""
+    for name, switch in ways.items():
+        with bench.alone():
+            try:
+                switch()
+                found[name] = _both(bench, tokens)
+            except (Refused, ValueError, ImportError, RuntimeError) as error:
+                why = f"{name}: {error}"
+    if len(found) < 2:
+        bench.not_checked(f"eager against fused attention: {why}")
+        return
+    bench.compared("paths")
+    (first, (output, slopes)), *others = found.items()
+    for name, (other, theirs) in others:
+        if bench.differ(other, output):
+            measured = f"the output changes by {change(other, output):.1e}"
+            _found(bench, f"{name} attention", measured, f"the output of {first}", _KERNEL)
+        elif slopes is not None and theirs is not None and not _near(bench, theirs, slopes):
+            measured = f"gradients change by {_gap(theirs, slopes):.1e} of the largest"
+            _found(bench, f"{name} attention", measured, f"the gradients of {first}", _KERNEL)
+
+
+def _switches(bench: Bench) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Ways to compute attention, by name."""
+    config = bench.driver.config
+    if hasattr(config, "_attn_implementation"):
+        for name in ("eager", "sdpa"):
+            yield name, lambda name=name: _set(bench, name)
+    layers = [
+        m
+        for m in bench.model.modules()
+        if isinstance(m, (nn.TransformerEncoderLayer, nn.MultiheadAttention))
+    ]
+    if layers:
+        for name, on in (("plain", False), ("fast path", True)):
+            yield name, lambda on=on: torch.backends.mha.set_fastpath_enabled(on)
+    own = [m for m in bench.model.modules() if hasattr(m, "implementation")]
+    if own and type(own[0]).__module__.startswith("whereness."):
+        for name in ("reference", "auto"):
+            yield name, lambda name=name: _implement(own, name)
+
+
+def _implement(layers: list[nn.Module], name: str) -> None:
+    """Switch this library's own layers."""
+    for layer in layers:
+        layer.implementation = name  # type: ignore[assignment]
+
+
+def _set(bench: Bench, name: str) -> None:
+    """Switch a Hugging Face model by its own method, which says if it cannot."""
+    switch = getattr(bench.model, "set_attn_implementation", None)
+    if not callable(switch):
+        raise ValueError("the model has no switch")  # noqa: TRY004
+    for module in bench.model.modules():
+        supported = getattr(module, f"_supports_{name}", True)
+        if supported is False:
+            raise ValueError(f"the model does not support {name}")
+    switch(name)
+
+
+def _both(bench: Bench, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Output, and the gradient of the largest few weights."""
+    driver = bench.driver
+    weights = [p for p in bench.model.parameters() if p.requires_grad and p.is_floating_point()]
+    if sum(p.numel() for p in weights) > MOST_WEIGHTS or not weights:
+        return driver(tokens).output, None
+    with torch.enable_grad():
+        output = driver(tokens).output
+        if not output.requires_grad:
+            return output, None
+        grads = torch.autograd.grad(output.sin().sum(), weights, allow_unused=True)
+    slopes = [torch.zeros_like(w) if g is None else g for g, w in zip(grads, weights, strict=True)]
+    return output.detach(), torch.cat([g.flatten() for g in slopes])
+
+
+def _recomputed(bench: Bench, tokens: Tensor) -> None:
+    """Activation checkpointing, with ids that are no arange: plain ones hide what is not passed."""
+    model, driver = bench.model, bench.driver
+    names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")  # new, old
+    enable = next((getattr(model, name) for name in names if hasattr(model, name)), None)
+    if not callable(enable) or not getattr(model, "supports_gradient_checkpointing", True):
+        bench.not_checked("recomputation: the model has no switch for it")
+        return
+    given: dict[str, Any] = {}
+    if driver.first is not None:
+        ids = bench.natural(BATCH, LENGTH)
+        given["positions"] = ids + (ids > ids[:, LENGTH // 2, None]) * 3
+        given["mask"] = driver.ones(torch.ones_like(ids))
+    weights = [p for p in model.parameters() if p.requires_grad and p.is_floating_point()]
+    if not weights or sum(p.numel() for p in weights) > MOST_WEIGHTS:
+        return
+    found = []
+    for on in (False, True):
+        with bench.alone():
+            try:
+                with contextlib.ExitStack() as stack:
+                    model.train()
+                    if on:
+                        enable()
+                    torch.manual_seed(0)  # dropout
+                    stack.enter_context(torch.enable_grad())
+                    output = driver(tokens, **given).output
+                    grads = torch.autograd.grad(output.sin().sum(), weights, allow_unused=True)
+            except (Refused, ValueError, RuntimeError, TypeError) as error:
+                if not on:
+                    bench.not_checked(f"recomputation: {error}")
+                    return
+                said = " ".join(str(error).split())[:200]
+                _found(bench, "recomputation", f"it raised {said}", "plain gradients", _RECOMPUTE)
+                return
+        kept = [
+            torch.zeros_like(w) if g is None else g for g, w in zip(grads, weights, strict=True)
+        ]
+        found.append((output.detach(), torch.cat([g.flatten() for g in kept])))
+    bench.compared("recomputation")
+    (output, slopes), (other, theirs) = found
+    gap = max(change(other, output), _gap(theirs, slopes))
+    if not gap <= bench.tolerance:
+        measured = f"outputs or gradients change by {gap:.1e}"
+        _found(bench, "recomputation", measured, "plain gradients", _RECOMPUTE)
+
+
+def _gap(a: Tensor, b: Tensor) -> float:
+    """How far apart two gradients are, of the largest: small ones are sums that cancel."""
+    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-30))
+
+
+def _near(bench: Bench, a: Tensor, b: Tensor) -> bool:
+    return _gap(a, b) <= bench.tolerance
+
+
+_IN_PLACE = (
+    "A rotation or a shift of ids writes into its input.",
+    "Work out of place unless asked; a recomputed layer reads its inputs again.",
+)
+_STRIDES = (
+    "An axis is guessed from its size, or a kernel takes every input for contiguous.",
+    "Name the axes, and read strides.",
+)
+_KERNEL = (
+    "One of the two paths has another mask, scale or table.",
+    "Give both paths the same resolved settings and compare them in float64.",
+)
+_BACKWARD = (
+    "A backward pass written by hand: the gradient is turned as the input was, or not at all.",
+    "Turn gradients back by the same angles; check with torch.autograd.gradcheck.",
+)
+_RECOMPUTE = (
+    "The recomputed layer gets other positions or tables than the first pass.",
+    "Pass positions by keyword through the checkpoint, and tables as tensors.",
+)
+
+
+def _found(
+    bench: Bench,
+    where: str,
+    measured: str,
+    expected: str,
+    why: tuple[str, str],
+    severity: Severity = "error",
+) -> None:
+    bench.found(
+        "K21",
+        severity,
+        expected=expected,
+        measured=measured,
+        cause=why[0],
+        remedy=why[1],
+        where=where,
+    )

@@ -1,0 +1,178 @@
+"""Put a model back exactly as it was, whatever a probe or the model itself did to it.
+
+What comes back: parameters, buffers and submodules (the very objects, with their storages),
+the values of buffers and of tensors held as attributes, attributes, hooks, training flags,
+gradients, configs, random states and torch's global switches. A parameter's values are not
+copied, for that would double the memory of a large model: a probe that writes into one uses
+`written`.
+"""
+
+import contextlib
+import copy
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CONTAINERS = (dict, list, set)  # and their subclasses, such as the OrderedDict of hooks
+
+
+@contextlib.contextmanager
+def restored(model: nn.Module) -> Iterator[nn.Module]:
+    """Give `model` back as it was at the start, also when the body raises."""
+    saved, switches = _Saved(model), _switches()
+    try:
+        yield model
+    finally:
+        saved.put_back()
+        for put_back, state in switches:
+            put_back(state)
+
+
+@contextlib.contextmanager
+def in_float64(model: nn.Module) -> Iterator[nn.Module]:
+    """`model` in float64, and then with the very tensors that it had.
+
+    Experts run one by one: their fused products exist for fewer types.
+
+    Raises:
+        Exception: what the model's own `double()` raises, quantised ones do; nothing changed then.
+    """
+    with restored(model):
+        for config in {id(c): c for c in _configs(model)}.values():
+            if getattr(config, "_experts_implementation", None) is not None:
+                config._experts_implementation = "eager"  # noqa: SLF001 (its public setter copies)
+        model.double()
+        yield model
+
+
+@contextlib.contextmanager
+def written(*tensors: Tensor) -> Iterator[None]:
+    """The tensors' values may be written over in the body: they come back."""
+    copies = [t.detach().clone() for t in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, kept in zip(tensors, copies, strict=True):
+                tensor.copy_(kept)
+
+
+class _Saved:
+    """All of a model that can be put back."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = [(m, dict(vars(m))) for m in model.modules()]
+        self.containers: dict[int, tuple[Any, Any]] = {}
+        self.objects: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self.values: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self.parameters = {id(p): (p, p.data, p.requires_grad, p.grad) for p in _all(model)}
+        for _, attributes in self.modules:
+            for value in attributes.values():
+                self._save(value)
+
+    def _save(self, value: Any) -> None:
+        """Remember what is inside, one level of containers and all levels of configs."""
+        if isinstance(value, CONTAINERS) and id(value) not in self.containers:
+            self.containers[id(value)] = (value, copy.copy(value))
+            for inner in value.values() if isinstance(value, dict) else value:
+                self._save_tensor(inner)
+        elif _is_config(value) and id(value) not in self.objects:
+            self.objects[id(value)] = (value, dict(vars(value)))
+            for inner in vars(value).values():
+                self._save(inner)
+        else:
+            self._save_tensor(value)
+
+    def _save_tensor(self, value: Any) -> None:
+        known = isinstance(value, nn.Parameter) or id(value) in self.values
+        if isinstance(value, Tensor) and not known and value.layout == torch.strided:
+            self.values[id(value)] = (value, value.data, value.detach().clone())
+
+    def put_back(self) -> None:
+        """Undo everything."""
+        for value, kept in self.containers.values():
+            _refill(value, kept)
+        for one, attributes in (*self.modules, *self.objects.values()):
+            vars(one).clear()
+            vars(one).update(attributes)
+        with torch.no_grad():
+            for tensor, data, kept in self.values.values():
+                _rewrite(tensor, data, kept)
+            for parameter, data, needs_grad, grad in self.parameters.values():
+                if parameter.data_ptr() != data.data_ptr() or parameter.dtype != data.dtype:
+                    parameter.data = data
+                parameter.requires_grad_(needs_grad)
+                parameter.grad = grad
+
+
+def _all(model: nn.Module) -> Iterator[nn.Parameter]:
+    """Parameters, also those that a module holds as plain attributes inside."""
+    for module in model.modules():
+        for parameter in module._parameters.values():  # noqa: SLF001 (named_parameters may be overridden)
+            if parameter is not None:
+                yield parameter
+
+
+def _refill(value: Any, kept: Any) -> None:
+    """Give `value` the items of `kept`, leaving alone what has not changed."""
+    if isinstance(value, list):
+        value[:] = kept
+    elif value.keys() != kept.keys() if isinstance(value, dict) else value != kept:
+        value.clear()
+        value.update(kept)
+    elif isinstance(value, dict):
+        for key, item in kept.items():
+            if value[key] is not item:
+                value[key] = item
+
+
+def _rewrite(tensor: Tensor, data: Tensor, kept: Tensor) -> None:
+    """Give `tensor` the storage of `data` and the values of `kept`."""
+    moved = tensor.is_meta != data.is_meta or tensor.data_ptr() != data.data_ptr()
+    if moved or tensor.dtype != data.dtype or tensor.shape != data.shape:
+        tensor.data = data
+    if tensor.is_meta or _same(tensor, kept):
+        return
+    with torch.inference_mode(tensor.is_inference()):
+        tensor.copy_(kept)
+
+
+def _same(tensor: Tensor, kept: Tensor) -> bool:
+    """Equal bit for bit, NaN included."""
+    if tensor.dtype != kept.dtype or tensor.device != kept.device:
+        return False
+    if tensor.is_floating_point() or tensor.is_complex():
+        return bool(((tensor == kept) | (tensor.isnan() & kept.isnan())).all())
+    return torch.equal(tensor, kept)
+
+
+def _is_config(value: Any) -> bool:
+    """Whether a probe may change its attributes: the config object of a model."""
+    return hasattr(value, "__dict__") and hasattr(type(value), "to_dict")
+
+
+def _configs(model: nn.Module) -> Iterator[Any]:
+    for module in model.modules():
+        yield from (value for value in vars(module).values() if _is_config(value))
+
+
+def _switches() -> list[tuple[Any, Any]]:
+    """(how to set it, its state) of every global that a probe or a model may change."""
+    found: list[tuple[Any, Any]] = [
+        (torch.set_rng_state, torch.get_rng_state()),
+        (random.setstate, random.getstate()),
+        (torch.set_default_dtype, torch.get_default_dtype()),
+        (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()),
+        (torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled()),
+        (torch._C._set_grad_enabled, torch.is_grad_enabled()),  # noqa: SLF001 (the public one is a context)
+    ]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+    if "numpy" in sys.modules:
+        numpy = sys.modules["numpy"]
+        found.append((numpy.random.set_state, numpy.random.get_state()))
+    return found
