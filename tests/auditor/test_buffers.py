@@ -8,6 +8,10 @@ import torch
 from auditor.files import CONFIG, D, audited, folder, one
 from whereness.auditor.checks import buffers
 from whereness.auditor.checks.buffers import derived_as
+from whereness.auditor.findings import Report
+from whereness.auditor.subject import Subject
+from whereness.auditor.weights import weights_of
+from whereness.interop.config import files as configs
 
 LENGTH = 64
 BASE = 10_000.0
@@ -69,7 +73,7 @@ def test_rounded_frequencies_are_named_also_if_they_came_back(tmp_path, dtype, b
     assert str(dtype) in told.measured
 
 
-@pytest.mark.parametrize("base", [10_000.5, 500_000.0, 100.0])
+@pytest.mark.parametrize("base", [10_000.1, 500_000.0, 100.0])
 def test_another_base_is_named(tmp_path, base):
     told = wrong(report(tmp_path, {INV: speeds(base).float()}), "CHK1", "K02")
     assert f"base {base:.6g}" in told.measured
@@ -81,11 +85,16 @@ def test_frequencies_without_the_configs_scaling_are_named(tmp_path):
     told = wrong(report(tmp_path, {INV: speeds().float()}, config), "CHK1", "K02")
     assert "base 10000" in told.measured
     told = wrong(report(tmp_path, {INV: speeds().float() / 8}, config), "CHK1", "K02")
+    assert "another one" in told.measured
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30, 6.9e-18, 0.0])
 def test_buffers_that_were_never_filled_are_named(tmp_path, poison):
     wrong(report(tmp_path, {INV: torch.full((D // 2,), poison)}), "CHK9", "K07")
+
+
+def test_numbers_without_order_are_no_spectrum(tmp_path):
+    wrong(report(tmp_path, {INV: torch.rand(D // 2).clamp_min(0.01)}), "CHK9", "K07")
 
 
 def test_another_width_is_named(tmp_path):
@@ -259,6 +268,7 @@ def test_indices_of_windows(tmp_path, index):
     moved[1, 2] += 1
     wrong(report(tmp_path, {name: moved}), "CHK9", "K18")
     wrong(report(tmp_path, {name: index.T}), "CHK9", "K18")
+    sound(report(tmp_path, {name: index.flatten()}))
 
 
 ALIBI = {"model_type": "bloom", "hidden_size": 96, "n_head": 12, "n_layer": 2}
@@ -301,6 +311,26 @@ def test_slopes(tmp_path):
 )
 def test_names(name, what):
     assert derived_as(name) == what
+
+
+def test_a_live_models_buffers_are_judged_without_a_note():
+    model = torch.nn.Module()
+    model.register_buffer("inv_freq", speeds().float(), persistent=False)
+    model.register_buffer("position_ids", torch.arange(LENGTH))
+    seen = Subject(
+        "it", Report(target="it"), source=configs.read(CONFIG), weights=weights_of(model)
+    )
+    buffers.run(seen)
+    assert not seen.report.findings and len(seen.report.compared) == 3
+    model.inv_freq.mul_(1.001)
+    buffers.run(seen)
+    assert one(seen.report).kind == "K02"
+
+
+def test_rotations_whose_frequencies_have_several_forms_are_not_compared(tmp_path):
+    config = {"model_type": "pixtral", "hidden_size": 64, "num_attention_heads": 2}
+    found = report(tmp_path, {"x.inv_freq": torch.ones(8)}, config)
+    assert not found.findings and "in several forms" in found.not_checked[0].why
 
 
 def test_tables_that_cannot_be_compared_say_so(tmp_path):

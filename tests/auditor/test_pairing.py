@@ -1,14 +1,18 @@
 """CHK12 from weights: the pairing that rows have, layer by layer, and when they say nothing."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import whereness as wn
 from auditor.files import CONFIG, D, E, G, H, audited, coupled, folder, gguf_file, llama, one
 from whereness.auditor.checks import pairing
-from whereness.auditor.couplings import LEAST_PAIRS, THRESHOLD, coupling_of
+from whereness.auditor.couplings import LEAST_PAIRS, THRESHOLD, Coupling, coupling_of
 from whereness.auditor.findings import LayerFacts
 from whereness.auditor.projections import Heads, LayerRows
+from whereness.auditor.weights import Weights
+from whereness.interop.weights.moves import Rule
 
 OTHER = {"half": "interleaved", "interleaved": "half"}
 
@@ -17,14 +21,14 @@ def heads(name, count, width):
     return Heads(name, tuple(range(0, count * width, width)), width)
 
 
-class InMemory:
+class InMemory(Weights):
     """Stands in for a file."""
 
     def __init__(self, **tensors):
-        self.tensors = tensors
+        super().__init__(Path(), "safetensors", {}, tensors)
 
-    def rows(self, name, first, count):
-        return self.tensors[name][first : first + count]
+    def rows(self, name, first=0, count=None):
+        return self.metadata[name][first : first + count]
 
 
 def layer(count=H, groups=G, width=D):
@@ -258,6 +262,34 @@ def test_what_cannot_be_judged_is_said(tmp_path, config, tensors, why):
     report = audited(pairing, folder(tmp_path / "m", tensors, config))
     assert not report.findings and not report.compared
     assert any(why in each.why for each in report.not_checked)
+
+
+@pytest.mark.parametrize("z", [-0.99, -0.5, 0.5, 0.99])
+def test_between_the_thresholds_nothing_is_said(z):
+    for at in range(3):
+        numbers = [-3 * THRESHOLD] * 3
+        numbers[at] = z * THRESHOLD
+        made = Coupling(*numbers, norms=(0.0, 0.0))
+        verdict = pairing.Verdict(layer(), "half", made)
+        assert not verdict.is_right and not verdict.is_wrong
+
+
+def test_channels_that_turn_may_come_last(tmp_path, monkeypatch):
+    """No family that is known by name has them there; a rule may say so."""
+
+    def rules(*_):
+        shared = ((True,), 2 * D, D, "trailing")
+        return [
+            Rule(f"*.self_attn.{role}_proj", what, shared[0] * count, *shared[1:])
+            for role, what, count in (("q", "queries", H), ("k", "keys", G))
+        ]
+
+    monkeypatch.setattr("whereness.auditor.projections.rules_for", rules)
+    config = {**CONFIG, "head_dim": 2 * D}
+    for which, wrong in (("half", False), ("interleaved", True)):
+        tensors = llama([which] * 2, width=2 * D, rotary=D, start=D)
+        report = audited(pairing, folder(tmp_path / which, tensors, config))
+        assert bool(report.findings) == wrong and len(report.compared) == 2
 
 
 def test_latent_attention_is_said_not_to_be_judged(tmp_path):

@@ -243,6 +243,15 @@ def test_a_sinusoid_is_verified(tmp_path, dtype, shift):
     assert not found.findings and len(found.compared) == 1
 
 
+def test_a_sinusoid_whose_row_of_padding_is_empty(tmp_path):
+    """As in M2M-100: no row is moved, and the second one is emptied."""
+    table = waves(40, 64, "sin_cos", 64)
+    table[1] = 0
+    assert not report(tmp_path, table.float(), MARIAN, SINES).findings
+    table[8] = 0
+    wrong(report(tmp_path, table.float(), MARIAN, SINES), "K24", check="CHK1")
+
+
 @pytest.mark.parametrize(
     ("order", "divisor", "says"),
     [

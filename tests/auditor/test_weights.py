@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from auditor.files import GGUF, gguf, gguf_file
-from whereness.auditor.weights import STEP, has_weights, open_weights
+from whereness.auditor.weights import STEP, has_weights, open_weights, weights_of
 from whereness.interop.gguf.types import READ, TYPES
 
 KINDS = {kind.name: number for number, kind in TYPES.items()}
@@ -392,3 +392,36 @@ def test_damaged_files_are_one_line_or_numbers(tmp_path_factory, data):
             assert weights.tensor(name).numel() == held.count
     except (ValueError, FileNotFoundError) as error:
         of_one_line(error)
+
+
+# Live models
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = torch.nn.Linear(3, 5)
+        self.two = self.one
+        self.register_buffer("ids", torch.arange(7)[None], persistent=False)
+        self.register_buffer("nowhere", torch.zeros(2, device="meta"))
+
+
+def test_a_live_model_is_read_as_a_file_is():
+    model = Model()
+    weights = weights_of(model)
+    assert set(weights.tensors) == {"one.weight", "one.bias", "ids"}
+    assert weights.tensors["ids"].dtype == "I64" and weights.tensors["ids"].num_rows == 7
+    same(weights.tensor("one.weight"), model.one.weight.detach())
+    same(weights.rows("one.weight", 2, 2), model.one.weight.detach()[2:4])
+    same(weights.rows("ids", 3, 2), torch.tensor([3, 4]))
+    same(torch.cat(list(weights.blocks("one.weight"))), model.one.weight.detach())
+    weights.tensor("one.bias").zero_()
+    assert model.one.bias.any()  # what is handed out is a copy
+    with pytest.raises(ValueError, match="has 5 rows"):
+        weights.rows("one.weight", 4, 2)
+
+
+def test_blocks_of_a_live_model_hold_little(monkeypatch):
+    monkeypatch.setattr("whereness.auditor.weights.STEP", 24)
+    blocks = list(weights_of(Model()).blocks("one.weight"))
+    assert [len(block) for block in blocks] == [2, 2, 1]

@@ -99,7 +99,7 @@ def _what(subject: Subject) -> str:
     found = []
     if subject.model is not None:
         found.append(f"live {type(subject.model).__name__}")
-    if subject.weights is not None:
+    if subject.weights is not None and subject.weights.format != "live":
         found.append(f"{subject.weights.format} weights")
     if subject.source is not None:
         types = {part.model_type for part in subject.parts.values() if part.model_type}
@@ -236,6 +236,8 @@ def _is_model(target: object) -> bool:
 
 def _of_model(subject: Subject, target: object) -> None:
     """A module, or what the named code returned: a module, or (module, inputs)."""
+    from whereness.auditor.weights import weights_of
+
     model, inputs = target, None
     if isinstance(target, tuple):
         if len(target) != 2:
@@ -252,7 +254,7 @@ def _of_model(subject: Subject, target: object) -> None:
             f"one, got a {type(inputs).__name__}."
         )
     subject.model, subject.inputs = cast("nn.Module", model), cast("Inputs", inputs)
-    subject.missing["weights"] = "the target is a live model, and no file"
+    subject.weights = weights_of(subject.model)
     if subject.source is None:
         _expect_own(subject, subject.model)
 

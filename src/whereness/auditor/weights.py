@@ -23,9 +23,9 @@ from whereness.interop.weights.source import INDEX, PICKLED, shards_in, shards_o
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
-Format = Literal["safetensors", "gguf"]
+Format = Literal["safetensors", "gguf", "live"]
 STEP = 1 << 23
 """Bytes of a file that are read at a time."""
 MOST_SPLITS = 2**12
@@ -316,3 +316,36 @@ def _held(path: Path, begin: int, each: gguf.Stored) -> Held:
         )
     size = math.prod(shape) // kind.numbers * kind.size
     return Held(each.name, shape, kind.name, path, begin + each.offset, size)
+
+
+# Live models
+
+
+@dataclass(frozen=True)
+class Living(Weights):
+    """The parameters and buffers of a live model: nothing is copied but what is read."""
+
+    live: Mapping[str, "Tensor"] = field(default_factory=dict)
+
+    def _read(self, held: Held, first: int, count: int) -> "Iterator[Tensor]":
+        table = self.live[held.name].detach().reshape(held.table)
+        at_once = max(1, STEP // max(1, held.size // max(1, held.num_rows)))
+        for i in range(first, first + count, at_once):
+            if held.count:
+                yield table[i : min(i + at_once, first + count)].cpu().flatten()
+
+
+def weights_of(model: "nn.Module") -> Living:
+    """What a live model holds, buffers that no file would have among it, each tensor once."""
+    import torch
+
+    types = {getattr(torch, name): word for word, name in TYPES.items() if hasattr(torch, name)}
+    live: dict[str, Tensor] = {}
+    held: dict[str, Held] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta or tensor.layout != torch.strided or tensor.dtype not in types:
+            continue
+        live[name] = tensor
+        size = tensor.numel() * tensor.element_size()
+        held[name] = Held(name, tuple(tensor.shape), types[tensor.dtype], Path(), 0, size)
+    return Living(Path(), "live", held, live=live)

@@ -32,6 +32,8 @@ NAMES = {
 PATTERNS = {what: re.compile(rf"(?:^|.*\.)(?:{name})", re.DOTALL) for what, name in NAMES.items()}
 LARGEST = 2**28
 """Bytes of what is read whole: ids, indices, slopes. Tables are read row by row."""
+ONE_FORM = ("RoPE", "MultimodalRoPE")
+"""Encodings whose frequencies have one form: one a pair."""
 KEEP = "Leave it out of the file or fill it from the config; do not switch strict loading off."
 REMEDY = (
     "Compute it from the config when the model is built, in float32 or better, and register the "
@@ -60,6 +62,8 @@ def run(subject: Subject) -> None:
         else:
             subject.found(_finding(wrong, name))
         _length(subject, weights, name, what)
+    if weights.format == "live":
+        return  # a buffer of a live model is where it belongs
     for what, names in verified.items():
         subject.found(_note(what, names))
 
@@ -128,14 +132,17 @@ def turns_of(subject: Subject, name: str) -> "list[Turns]":
     """The rotations that the layer of a tensor may have.
 
     Raises:
-        ValueError: the config gives none.
+        ValueError: the config gives none, or of a kind whose code keeps frequencies in a form of
+            its own.
     """
     found: list[Turns] = []
     for _, layers in owners(subject, name):
         for layer in layers_for(layers, name):
             for made in layer:
-                if made.get("pairing") is not None and made.kind != "refused":
+                if made.kind in ONE_FORM:
                     found += _turns(build(made), layers.length)
+                elif made.get("pairing") is not None:
+                    raise ValueError(f"code keeps the frequencies of {made.kind} in several forms")
     if not found:
         raise ValueError("the config gives no rotation to compare it with")
     return found
@@ -144,9 +151,7 @@ def turns_of(subject: Subject, name: str) -> "list[Turns]":
 def _turns(rope: Any, length: int | None) -> "list[Turns]":
     from whereness.auditor.derived import Turns
 
-    each = rope.frequencies if isinstance(rope.frequencies, tuple) else (rope.frequencies,)
-    axes = [axis for part in each for axis in (part if part.dim() == 2 else (part,))]
-    found = [Turns(axis.double(), float(getattr(rope, "amplitude", 1.0))) for axis in axes]
+    found = [Turns(rope.frequencies, float(rope.amplitude))]
     if length and getattr(rope, "needs_lengths", False):
         found.append(Turns(rope.frequencies_at(length), rope.amplitude_at(length)))
     return found
@@ -174,9 +179,9 @@ def _table(*parts: str) -> "Callable[[Subject, Weights, str], Wrong | None]":
 
 
 def _position_ids(subject: Subject, weights: "Weights", name: str) -> "Wrong | None":
-    from whereness.auditor import derived
+    from whereness.auditor import indices
 
-    return derived.position_ids(_whole(weights, name), _rows_before(weights, name))
+    return indices.position_ids(_whole(weights, name), _rows_before(weights, name))
 
 
 def _rows_before(weights: "Weights", name: str) -> int:
@@ -188,19 +193,19 @@ def _rows_before(weights: "Weights", name: str) -> int:
 
 
 def _window_index(subject: Subject, weights: "Weights", name: str) -> "Wrong | None":
-    from whereness.auditor import derived
+    from whereness.auditor import indices
 
-    return derived.window_index(_whole(weights, name))
+    return indices.window_index(_whole(weights, name))
 
 
 def _slopes(subject: Subject, weights: "Weights", name: str) -> "Wrong | None":
-    from whereness.auditor import derived
+    from whereness.auditor import indices
 
     for _, layers in owners(subject, name):
         for layer in layers_for(layers, name):
             for made in layer:
                 if made.kind == "ALiBi":
-                    return derived.slopes(_whole(weights, name), build(made).slopes)
+                    return indices.slopes(_whole(weights, name), build(made).slopes)
     raise ValueError("the config gives no ALiBi to compare it with")
 
 

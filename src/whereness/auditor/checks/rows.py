@@ -209,10 +209,10 @@ def _untrained(subject: Subject, held: "Held", found: "Rows", before: int) -> No
 
 def _sinusoidal(subject: Subject, held: "Held", made: Spec) -> None:
     """A table that the config computes, against its formula."""
-    from whereness.auditor import derived
+    from whereness.auditor import sinusoids
 
     assert subject.weights is not None
-    wrong = derived.sinusoid(subject.weights, held.name, dict(made.options))
+    wrong = sinusoids.sinusoid(subject.weights, held.name, dict(made.options))
     subject.compared("CHK1", "sinusoidal table", index_of(held.name), held.name)
     if wrong is not None:
         remedy = "Compute the table from its formula instead of loading it."
