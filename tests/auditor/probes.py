@@ -11,8 +11,24 @@ from whereness.auditor.findings import Finding, Report
 from whereness.auditor.subject import Subject
 from whereness.interop.config.files import read
 
-__all__ = ["attentions", "bad", "looked", "numbered", "override", "own", "said"]
+__all__ = ["PROBES", "attentions", "bad", "looked", "numbered", "override", "own", "said"]
 
+PROBES = (
+    "state",
+    "cache",
+    "masks",
+    "pads",
+    "packs",
+    "shards",
+    "paths",
+    "bounds",
+    "deadkeys",
+    "casts",
+    "life",
+    "trace",
+    "cost",
+)
+"""Checks of whole outputs, in their order."""
 
 def looked(model: nn.Module, *checks: str, inputs: Any = None) -> Report:
     """What these checks say of a model."""

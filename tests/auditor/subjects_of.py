@@ -10,7 +10,17 @@ from whereness.auditor.findings import Finding, Report
 from whereness.auditor.subject import Subject
 from whereness.interop.config.files import read
 
-READING = ("layermap", "spectrum", "tables", "channels", "bias", "grids", "shift", "warp")
+READING = (
+    "layermap",
+    "spectrum",
+    "tables",
+    "channels",
+    "bias",
+    "grids",
+    "windows",
+    "shift",
+    "warp",
+)
 
 
 def subject_of(model: nn.Module, config: Mapping[str, Any] | None = None) -> Subject:

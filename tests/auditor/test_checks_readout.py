@@ -1,6 +1,5 @@
 """Sound models of every convention raise nothing; each planted fault is named by its kind."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -318,11 +317,38 @@ def test_xpos_is_seen_to_grow():
 
 # Models of transformers ---------------------------------------------------------------------------
 
-MODELS = (
-    "llama gpt_neox gptj phi gemma2 gemma3_text qwen2 mistral falcon mpt bloom t5 bert roberta gpt2 "
-    "opt deepseek_v2 deepseek_v3 cohere olmo2 gpt_oss llama4_text modernbert esm smollm3 starcoder2 "
-    "mixtral whisper phi3 codegen"
-).split()
+MODELS = [
+    "llama",
+    "gpt_neox",
+    "gptj",
+    "phi",
+    "gemma2",
+    "gemma3_text",
+    "qwen2",
+    "mistral",
+    "falcon",
+    "mpt",
+    "bloom",
+    "t5",
+    "bert",
+    "roberta",
+    "gpt2",
+    "opt",
+    "deepseek_v2",
+    "deepseek_v3",
+    "cohere",
+    "olmo2",
+    "gpt_oss",
+    "llama4_text",
+    "modernbert",
+    "esm",
+    "smollm3",
+    "starcoder2",
+    "mixtral",
+    "whisper",
+    "phi3",
+    "codegen",
+]
 
 
 @pytest.mark.more

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from whereness.auditor.basis import basis_of
-from whereness.auditor.capture import far_positions
 from whereness.auditor.readout import turning, unwrapped
+from whereness.auditor.runs import far_positions
 from whereness.auditor.scores import bias_of, levelled, unevenness, unevenness_on_grid
 from whereness.auditor.speeds import Known, cause_of
 

@@ -86,6 +86,13 @@ def inputs(name: str, batch: int, tokens: int) -> dict[str, Tensor]:
             raise ValueError(f"Unknown kind of input: {other}.")
 
 
+def with_inputs(name: str, model: nn.Module) -> Any:
+    """What to audit: a model, with its inputs where nobody can guess them."""
+    if name not in ARCHITECTURES or ARCHITECTURES[name].takes != "patches":
+        return model
+    return model, lambda batch, tokens: inputs(name, batch, tokens)
+
+
 def shrunk(defaults: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
     """What to tell a config class with these defaults, so that its model is tiny."""
     small: dict[str, Any] = {}

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 import whereness as wn
 
 
-
 def _cases(name: str) -> dict[str, dict[str, Any]]:
     path = Path(__file__).parents[1] / "data" / name
     return {case["id"]: case for case in json.loads(path.read_text(encoding="utf-8"))}

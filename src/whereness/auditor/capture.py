@@ -1,47 +1,22 @@
 """Sees every attention layer of a model: rotation, bias, tables at the input, by three runs.
 
-    near   natural numbering, the same content in every slot: rotation, and whether scores are even
-    silent the same under queries of zeros: what is added to the scores
-    far    positions 0, 1, 2^k and 2^k + 1: the frequency of every pair, and rounding
-
 Layers are given random contents of their own (`injecting`), and read one by one.
 
 Axes: B rows, H heads, S slots, T keys, D channels.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from whereness.auditor.basis import basis_of
-from whereness.auditor.crosscheck import counting
 from whereness.auditor.drive import Driver, Refused
 from whereness.auditor.facts import fill
 from whereness.auditor.findings import Class
-from whereness.auditor.injecting import Injection, told_inputs
 from whereness.auditor.placing import place
-from whereness.auditor.readout import turning
 from whereness.auditor.probing import driver_of
 from whereness.auditor.restore import in_float64, restored, written
-from whereness.auditor.scores import MASKED, bias_of, unevenness, unevenness_on_grid
-from whereness.auditor.stack import Stack
+from whereness.auditor.runs import BIASED_SLOTS, NEAR_SLOTS, SILENT_SLOTS, Runs
 from whereness.auditor.subject import Subject
-from whereness.auditor.views import TOEPLITZ, LayerView, Observed, Side, Table
-from whereness.auditor.watch import Event, Sum, Watch
-
-FARTHEST = 17
-"""The far run goes up to 2^17 + 1."""
-NEAR_SLOTS, SILENT_SLOTS = (67, 71, 37, 39, 19, 21, 11, 7), (149, 151, 67, 71, 37, 19, 11, 7)
-"""Slots of the near and silent runs: as many as the model takes, and no size of its weights, so
-that axes are told by their size. T5's buckets end at 128."""
-
-
-BIASED_SLOTS = (307, 311)
-"""Slots where something is added: bfloat16 holds whole numbers up to 256."""
+from whereness.auditor.views import TOEPLITZ, LayerView, Observed
 
 
 def observe(subject: Subject) -> Observed:
@@ -74,18 +49,19 @@ def _observed(subject: Subject) -> Observed:
 
 def _read(model: nn.Module, driver: Driver, *, exact: bool) -> Observed:
     model.eval()
-    runs = _Runs(model, driver)
+    runs = Runs(model, driver)
     empty = [p for p in model.parameters() if p.dim() >= 2 and not p.is_meta and not bool(p.any())]
     with torch.no_grad(), written(*empty):
         _fill(empty)
         runs.discover()
-        near = runs.first_that_works(NEAR_SLOTS, lambda slots: runs.near(slots))
-        silent = runs.first_that_works(SILENT_SLOTS, lambda slots: runs.silent(slots))
+        near = runs.first_that_works(NEAR_SLOTS, runs.near)
+        silent_far = None
+        silent = runs.first_that_works(SILENT_SLOTS, runs.silent)
         if silent is not None and any(bias.present for bias in silent.events.values()):
-            longer = runs.first_that_works(BIASED_SLOTS, lambda slots: runs.silent(slots))
-            silent = longer or silent
+            longer = runs.first_that_works(BIASED_SLOTS, runs.silent, needed=False)
+            silent, silent_far = longer or silent, runs.silent_far()
         far = runs.far()
-    layers = runs.views(near, silent, far)
+    layers = runs.views(near, silent, far, silent_far)
     tables = tuple(near.tables if near is not None else ())
     paths = {view.where for view in layers}
     for view in layers:
@@ -107,348 +83,6 @@ def _fill(tables: list[nn.Parameter]) -> None:
     for table in tables:
         noise = torch.randn(table.shape, generator=generator, dtype=torch.float64)
         table.copy_(0.1 * noise.to(table.dtype))
-
-
-@dataclass
-class Look:
-    """What one run saw: events by (path of the module, how often it was there before)."""
-
-    positions: tuple[int, ...] = ()
-    sides: dict[tuple[str, int], tuple[Side, Side]] = field(default_factory=dict)
-    events: dict[tuple[str, int], Any] = field(default_factory=dict)
-    tables: list[Table] = field(default_factory=list)
-    odd: dict[tuple[str, int], str] = field(default_factory=dict)
-    scales: dict[tuple[str, int], float | None] = field(default_factory=dict)
-    broken: set[tuple[str, int]] = field(default_factory=set)
-    """Whose queries or keys are no numbers."""
-
-
-@dataclass(frozen=True)
-class _Shape:
-    heads: int
-    kv_heads: int
-    width: int
-    others: int
-    crosses: bool
-    causal: bool
-
-
-class _Runs:
-    """The runs of one model."""
-
-    def __init__(self, model: nn.Module, driver: Driver) -> None:
-        self.model, self.driver = model, driver
-        self.modules = dict(model.named_modules())
-        self.attention: list[str] = []
-        self.unseen = 0
-        self.why: list[str] = []
-        self.shapes: dict[tuple[str, int], _Shape] = {}
-        sizes = {n for p in model.parameters() for n in p.shape}
-        self.sizes = sizes
-        self.rows = next(n for n in (13, 17, 19, 23, 29, 31, 41) if n not in sizes or n == 41)
-
-    # Runs ----------------------------------------------------------------------------------------
-
-    def discover(self) -> None:
-        """Find the attention modules."""
-        found: dict[str, None] = {}
-        watch = Watch(Stack(self.model), lambda event: found.setdefault(event.module))
-        slots = min(7, self.driver.max_tokens or 7)
-        tokens = self.driver.sample(3, slots)
-        with told_inputs(self.model), counting() as count, watch.watching():
-            self.driver(tokens)
-        self.attention = list(found)
-        self.unseen = max(0, count.softmaxes - watch.seen)
-
-    def near(self, slots: int) -> Look:
-        look = Look(tuple(range(slots)))
-        measure = unevenness_on_grid if self.driver.takes == "pixels" else unevenness
-
-        def on_event(event: Event, key: tuple[str, int], made: list[Tensor]) -> None:
-            self._sides(look, event, key, made)
-            logits = _heads(event.logits, self.rows)
-            look.events[key] = None if logits is None else measure(logits[:1])
-            look.scales[key] = _scale(event)
-
-        def on_sum(added: Sum) -> None:
-            table = _table(added, slots, self.attention)
-            if table is not None:
-                look.tables.append(table)
-
-        self._run(slots, self.rows, on_event, on_sum=on_sum, keep=True)
-        return look
-
-    def silent(self, slots: int) -> Look:
-        look = Look(tuple(range(slots)))
-
-        def on_event(event: Event, key: tuple[str, int], made: list[Tensor]) -> None:
-            logits = _heads(event.logits, 3)
-            if logits is not None:
-                look.events[key] = bias_of(logits)
-
-        self._run(slots, 3, on_event, silence=True)
-        return look
-
-    def far(self) -> Look | None:
-        """The run at far ids; None where the model takes none, or none that far."""
-        if self.driver.positions is None or self.driver.takes == "pixels":
-            return None
-        first = self.driver.first
-        if first is None:
-            self.why.append("explicit positions are not numbered as the model itself numbers")
-        for power in (FARTHEST, *self._table_powers()):
-            look = Look(far_positions(power))
-
-            def on_event(event: Event, key: tuple[str, int], made: list[Tensor]) -> None:
-                self._sides(look, event, key, made)
-
-            try:
-                self._run(len(look.positions), self.rows, on_event, ids=look.positions, keep=True)
-            except Refused as error:
-                reason = str(error)
-                continue
-            return look
-        self.why.append(f"far positions are refused: {reason}")
-        return None
-
-    def _table_powers(self) -> list[int]:
-        most = self.driver.max_tokens or 0
-        fits = [k for k in range(3, FARTHEST) if 2**k + 1 < most]
-        return fits[::-1][:2]
-
-    def first_that_works(self, choices: tuple[int, ...], run: Callable[[int], Look]) -> Look | None:
-        """The run with the most slots that the model takes."""
-        most, reason = self.driver.max_tokens, ""
-        for slots in choices:
-            if slots in self.sizes or (most is not None and slots > most):
-                continue
-            try:
-                return run(slots)
-            except Refused as error:
-                reason = str(error)
-        self.why.append(reason or "the model takes too few tokens")
-        return None
-
-    def _run(
-        self,
-        slots: int,
-        rows: int,
-        on_event: Callable[[Event, tuple[str, int], list[Tensor]], None],
-        *,
-        ids: tuple[int, ...] | None = None,
-        on_sum: Callable[[Sum], None] | None = None,
-        silence: bool = False,
-        keep: bool = False,
-    ) -> None:
-        times: dict[str, int] = {}
-        ours: list[Exception] = []
-        stack = Stack(self.model)
-        if keep:
-            stack.reduce = lambda out: _first_slot(out, rows, {slots, self.driver.memory_length})
-            stack.wanted = frozenset(self.attention)
-
-        def tell(event: Event) -> None:
-            key = (event.module, times.get(event.module, 0))
-            times[event.module] = key[1] + 1
-            frame = stack.owner_frame()
-            try:
-                on_event(event, key, [] if frame is None else frame.made)
-            except Exception as error:  # the driver would take it for the model's
-                ours.append(error)
-
-        watch = Watch(stack, tell, on_sum, silence)
-        injection = Injection(rows, frozenset({slots, self.driver.memory_length}))
-        modules = [self.modules[path] for path in self.attention if path]
-        with contextlib.ExitStack() as around:
-            around.enter_context(self._memory(slots))
-            around.enter_context(told_inputs(self.model))
-            around.enter_context(watch.watching())
-            around.enter_context(injection.into(modules))
-            tokens = self._same_everywhere(rows, slots)
-            self._feed(tokens, ids)
-        if ours:
-            raise ours[0]
-
-    def _feed(self, tokens: Tensor, ids: tuple[int, ...] | None) -> None:
-        if ids is None:
-            self.driver(tokens)
-            return
-        rows, slots = tokens.shape[:2]
-        at = torch.tensor(ids, device=tokens.device) + (self.driver.first or 0)
-        ones = torch.ones(rows, slots, dtype=torch.long, device=tokens.device)
-        self.driver(tokens, positions=at.expand(rows, -1).clone(), mask=self.driver.ones(ones))
-
-    @contextlib.contextmanager
-    def _memory(self, slots: int) -> Iterator[None]:
-        """What an encoder reads is as long, so that its layers are read as well."""
-        before = self.driver.memory_length
-        self.driver.memory_length = slots
-        try:
-            yield
-        finally:
-            self.driver.memory_length = before
-
-    def _same_everywhere(self, rows: int, slots: int) -> Tensor:
-        """A content a row, the same in every slot."""
-        made = self.driver.sample(rows, slots)
-        if made.is_floating_point():
-            made = made.to(self.driver.dtype)
-        if self.driver.takes == "pixels":
-            return made
-        return made[:, :1].expand(made.shape).clone()
-
-    def _sides(
-        self, look: Look, event: Event, key: tuple[str, int], made: list[Tensor]
-    ) -> None:
-        q, k = _heads(event.product.q, self.rows), _heads(event.product.k, self.rows)
-        if q is None or k is None:
-            look.odd[key] = "the axes of its queries and keys could not be told"
-            return
-        self.shapes[key] = _Shape(
-            q.shape[1], k.shape[1], q.shape[3], event.others, event.crosses, event.causal
-        )
-        if min(q.shape[2], k.shape[2]) < 3:
-            look.odd[key] = "it attends to fewer than 3 slots"
-            return
-        if not bool(q.isfinite().all() and k.isfinite().all()):
-            look.broken.add(key)
-            return
-        if any(_has_pads(x) for x in (q, k)):
-            look.odd[key] = "it attends in blocks that are filled up with zeros"
-            return
-        both = []
-        for x in (q, k):
-            positions = look.positions
-            if len(positions) != x.shape[2]:
-                positions = tuple(range(x.shape[2]))
-            both.append(Side(turning(x, positions), basis_of(x[:, :, 0], made)))
-        look.sides[key] = (both[0], both[1])
-
-    # What came of them ---------------------------------------------------------------------------
-
-    def views(
-        self, near: Look | None, silent: Look | None, far: Look | None
-    ) -> tuple[LayerView, ...]:
-        """A view of every attention layer, in the order in which they run."""
-        empty = Look()
-        near, silent, far = near or empty, silent or empty, far or empty
-        keys = list({**self.shapes, **near.events, **silent.events})
-        made = []
-        for key in keys:
-            shape = self.shapes.get(key)
-            bias = silent.events.get(key)
-            view = LayerView(
-                where=key[0],
-                near=near.sides.get(key),
-                far=far.sides.get(key),
-                bias=bias,
-                uneven=near.events.get(key),
-                scale=near.scales.get(key),
-                odd=near.odd.get(key, ""),
-                broken=(key in near.broken, key in far.broken),
-            )
-            if shape is not None:
-                view.heads, view.kv_heads, view.head_dim = shape.heads, shape.kv_heads, shape.width
-                view.crosses, view.causal = shape.crosses, shape.causal
-                view.content_aware = shape.others > 0
-            if bias is not None and bias.spread > 1e-6:
-                view.content_aware = True
-            if view.far is not None and any(map(by_slots, view.far)):
-                view.ids_ignored, view.far = True, None
-            made.append(view)
-        return tuple(made)
-
-
-def by_slots(side: Side) -> bool:
-    """Whether channels turned evenly from slot to slot, whatever positions were given."""
-    angles, turns = side.turning.angles, side.turning.turns
-    fast = turns & (angles[..., 1].abs() > 1e-2)
-    if not bool(fast.any()):
-        return False
-    slots = torch.arange(angles.shape[-1], dtype=angles.dtype)
-    off = angles - angles[..., 1:2] * slots
-    off = (off - 2 * torch.pi * (off / (2 * torch.pi)).round()).abs()[fast]
-    return bool((off <= 1e-4 + 1e-5 * slots).all())
-
-
-def far_positions(power: int) -> tuple[int, ...]:
-    """0, 1, 2, 3, 4, 5, 8, 9, ... 2^power + 1, and 7, so that their number is 37 for 2^17."""
-    found = {0, 1, 7, *(2**k + more for k in range(1, power + 1) for more in (0, 1))}
-    return tuple(sorted(found))
-
-
-def _heads(x: Tensor, rows: int) -> Tensor | None:
-    """(..., S, D) with rows in front of the heads, or together with them: (B, H, S, D)."""
-    lead = list(x.shape[:-2])
-    for axis, size in enumerate(lead):
-        if size == rows:
-            return x.movedim(axis, 0).reshape(rows, -1, *x.shape[-2:])
-    for axis, size in enumerate(lead):
-        if size % rows == 0:
-            x = x.movedim(axis, 0)
-            return x.reshape(rows, -1, *x.shape[-2:])
-    return None
-
-
-def _has_pads(x: Tensor) -> bool:
-    """Whether some slots of x (B, H, S, D) are zero and others are not."""
-    sizes = x.square().sum((0, 1, 3))
-    return bool((sizes < 1e-20 * sizes.max()).any())
-
-
-def _first_slot(out: Tensor, rows: int, slots: set[int]) -> Tensor | None:
-    """(B, F): what a module gave at slot 0."""
-    shape = list(out.shape)
-    if out.dim() < 2:
-        return None
-    if rows not in shape:
-        if shape[0] % rows or shape[0] // rows not in slots:
-            return None
-        out = out.reshape(rows, shape[0] // rows, *shape[1:])
-        shape = list(out.shape)
-    out = out.movedim(shape.index(rows), 0)
-    for axis in range(1, out.dim()):
-        if out.shape[axis] in slots:
-            return out.select(axis, 0).reshape(rows, -1).clone()
-    return None
-
-
-def _scale(event: Event) -> float | None:
-    """What the product of queries and keys was multiplied with; None where it is not one number.
-
-    Read off differences of neighbouring keys, which masks and row maxima leave alone.
-    """
-    q, k = event.product.q.double(), event.product.k.double()
-    if q.shape[-3:-2] != k.shape[-3:-2]:
-        return None
-    raw, logits = q @ k.mT, event.logits.detach().double()
-    if raw.shape != logits.shape:
-        return None
-    open_ = logits > MASKED
-    both = open_[..., 1:] & open_[..., :-1]
-    x = (raw[..., 1:] - raw[..., :-1])[both]
-    y = (logits[..., 1:] - logits[..., :-1])[both]
-    size = float(x.square().sum())
-    if size < 1e-12 * float(raw.square().sum()):
-        return None
-    scale = float((x * y).sum()) / size
-    return scale if float((y - scale * x).norm()) <= 1e-6 * float(y.norm()) else None
-
-
-def _table(added: Sum, slots: int, attention: list[str]) -> Table | None:
-    """What was added, if it is a row a slot and not within attention."""
-    if any(added.module == path or added.module.startswith(path + ".") for path in attention if path):
-        return None
-    x = added.added.detach()
-    if x.dim() not in (2, 3) or x.shape[-1] != added.content.shape[-1] and not added.joined:
-        return None
-    rows = x if x.dim() == 2 else x[0] if x.shape[1] != 1 else x[:, 0]
-    if rows.shape[0] not in added.content.shape[:2] or rows.shape[0] < 3:
-        return None
-    rows = rows.double()
-    if float((rows - rows[:1]).abs().max()) <= 1e-9:
-        return None
-    return Table(added.module, rows.clone(), added.joined)
 
 
 def _class(view: LayerView) -> Class:

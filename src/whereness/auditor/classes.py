@@ -28,7 +28,7 @@ def whole_class(bench: Bench) -> Class:
 
 def _by_ids(bench: Bench) -> Class | None:
     driver = bench.driver
-    if driver.takes == "pixels" or driver.first is None:
+    if driver.takes == "pixels" or driver.positions is None:
         return None
     tokens, ids = driver.sample(2, LENGTH), bench.natural(2, LENGTH)
     mask = driver.ones(torch.ones_like(ids))
@@ -44,7 +44,7 @@ def _by_ids(bench: Bench) -> Class | None:
 def _by_pads(bench: Bench) -> Class | None:
     """Without ids: moved by masked tokens in front of them, which is all that moves the rest."""
     driver = bench.driver
-    if driver.takes == "pixels" or driver.mask is None:
+    if driver.takes == "pixels" or driver.mask is None or driver.positions is not None:
         return None
     tokens = driver.sample(2, LENGTH)
     front = driver.sample(2, 3, seed=1)

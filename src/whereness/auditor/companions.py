@@ -1,17 +1,53 @@
-"""What a model may need beside its tokens, and instead of them: images, sounds, their sizes.
+"""The ways in which a model may be fed: tokens, features, images, and what stands beside them.
 
 Axes: B = 1 row here (the driver repeats it), C channels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from whereness.auditor.arguments import Arguments
+from whereness.auditor.arguments import Arguments, Takes
 
 Extra = dict[str, Any]
+
+
+def attempts(
+    model: nn.Module, config: Any, names: Arguments, example: Mapping[str, Any], dim: int | None
+) -> Iterator[tuple[str, Takes, Extra, int | None, str | None]]:
+    """(argument, what it takes, companions, width, encoder's argument), likeliest first."""
+    has_table = any(isinstance(m, nn.Embedding) for m in model.modules())
+    sizes = feature_sizes(model, config)
+    for name, value in example.items():
+        if isinstance(value, Tensor):
+            if not value.is_floating_point() and value.dim() == 2:
+                yield name, "tokens", {}, dim, None
+            elif value.is_floating_point() and value.dim() == 3:
+                yield name, "features", {}, value.shape[-1], None
+            elif value.is_floating_point():
+                yield name, "pixels", {name: value}, dim, None
+    if names.decoder is not None and names.first is not None:
+        source = names.tokens or names.pixels or names.first
+        for images in [{}] if source == names.tokens else pixels(model, config, source):
+            takes: Takes = "tokens" if has_table else "features"
+            yield names.decoder, takes, images, dim, source
+    for extra in companions(model, config, names):
+        if names.tokens is not None and has_table:
+            yield names.tokens, "tokens", extra, dim, None
+    for name in (names.features, names.tokens):
+        if name is not None:
+            for size in sizes:
+                yield name, "features", {}, size, None
+    name = names.pixels or names.first
+    if name is not None:
+        for extra in pixels(model, config, name):
+            yield name, "pixels", extra, dim, None
+    if names.first not in (None, names.tokens, names.features):
+        yield str(names.first), "tokens", {}, dim, None
+        for size in sizes:
+            yield str(names.first), "features", {}, size, None
 
 
 def companions(model: nn.Module, config: Any, names: Arguments) -> Iterator[Extra]:
@@ -92,4 +128,47 @@ def _pair(holder: Any, names: tuple[str, ...]) -> tuple[int, int] | None:
             return value, value
         if isinstance(value, (tuple, list)) and len(value) >= 2:
             return int(value[-2]), int(value[-1])
+    return None
+
+
+def new_cache(model: nn.Module) -> Any:
+    """An empty cache, where the model can make one; None: it makes its own from nothing."""
+    for name in ("new_caches", "new_cache", "make_cache", "make_caches", "init_cache"):
+        make = getattr(model, name, None)
+        if callable(make):
+            return make()
+    if type(model).__module__.startswith("whereness."):
+        from whereness.attend.cache import KVCache
+
+        return KVCache()
+    return None
+
+
+def segmented(positions: Tensor | None, segments: Tensor) -> Any:
+    """Positions and documents as this library's own layers take them."""
+    from whereness.where import Where
+
+    return Where(positions, segments=segments)
+
+
+def for_rows(value: Any, batch: int) -> Any:
+    """An example's argument for another number of rows."""
+    if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] in (0, batch):
+        return value
+    return value[torch.arange(batch, device=value.device) % value.shape[0]]
+
+
+def sequence_first(model: nn.Module) -> bool:
+    """Whether its attention takes (S, B, E), as torch's own modules do by default."""
+    flags = [m.batch_first for m in model.modules() if isinstance(m, nn.MultiheadAttention)]
+    own = type(model).__module__.startswith("torch.nn")
+    return own and bool(flags) and not flags[0]
+
+
+def whole(holder: Any, names: tuple[str, ...]) -> int | None:
+    """The first of these attributes that is a positive int."""
+    for name in names:
+        value = getattr(holder, name, None)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
     return None

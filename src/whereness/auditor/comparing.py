@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from whereness.auditor.expectation import ROTARY, Expectation, expectation_of, expected_sides
+from whereness.auditor.findings import Finding, Severity
 from whereness.auditor.readout import Turning
 from whereness.auditor.subject import Subject
 from whereness.auditor.views import LayerView, Observed, Side
@@ -63,6 +65,8 @@ def compare(subject: Subject, view: LayerView) -> Compare | str:
     expected = expectation_of(subject, view)
     if isinstance(expected, str):
         return expected
+    if is_picture(subject) and any(each.num_axes > 1 for each in expected.encodings):
+        return "positions of several axes are for the check of grids"
     reason = "the layer could not be read"
     for run, got in (("far", view.far), ("near", view.near)):
         if got is None:
@@ -76,6 +80,12 @@ def compare(subject: Subject, view: LayerView) -> Compare | str:
     return reason
 
 
+def is_picture(subject: Subject) -> bool:
+    """Whether the model reads pixels, and numbers their patches itself."""
+    driver = subject.shared.get("driver")
+    return getattr(driver, "takes", None) == "pixels"
+
+
 def width_of(expected: Expectation, view: LayerView) -> int:
     """The width of a head that the config expects, that of the layer where it does not say."""
     rotary = expected.of(*ROTARY)
@@ -86,3 +96,12 @@ def width_of(expected: Expectation, view: LayerView) -> int:
 def turned(turning: Turning) -> bool:
     """Whether anything turns in any head."""
     return bool(turning.turns.any())
+
+
+def finding_of(
+    check: str, view: LayerView, kind: str, severity: Severity = "error", **said: Any
+) -> Finding:
+    """A finding about a layer."""
+    return Finding(
+        check=check, kind=kind, severity=severity, layer=view.index, where=view.where, **said
+    )

@@ -1,12 +1,13 @@
-"""Feeds any model: finds out what its forward pass takes, by the names of its arguments and by
-trying, and gives what it puts out for every token.
+"""Feeds any model, and gives what it puts out for every token.
+
+What its forward pass takes is found out by the names of its arguments, and by trying.
 
 Axes: B batch, S new tokens, T tokens with those in the cache, E features.
 """
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import SimpleNamespace
@@ -16,7 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from whereness.auditor.arguments import Arguments, Takes, arguments_of
-from whereness.auditor.companions import companions, feature_sizes, pixels
+from whereness.auditor.companions import (
+    attempts,
+    for_rows,
+    new_cache,
+    segmented,
+    sequence_first,
+    whole,
+)
 from whereness.auditor.outputs import held_cache, main_output, tensors
 from whereness.auditor.restore import restored
 
@@ -144,7 +152,7 @@ class Driver:
     @property
     def max_tokens(self) -> int | None:
         """How many tokens the config allows, None where it does not say."""
-        return _whole(self.text_config, MAX_TOKENS)
+        return whole(self.text_config, MAX_TOKENS)
 
     @property
     def pad_token(self) -> int:
@@ -214,7 +222,7 @@ class Driver:
             given[self._needed("positions", self.positions)] = positions
         if segments is not None:
             name = self._needed("the documents of a packed row", self.names.segments)
-            given[name] = _segmented(positions, segments) if name == "where" else segments
+            given[name] = segmented(positions, segments) if name == "where" else segments
         given.update(self._masks(mask, batch, length, past))
         if cache is not None or keep_cache:
             self._add_cache(given, cache)
@@ -255,7 +263,7 @@ class Driver:
 
     @cached_property
     def masks_are_bool(self) -> bool:
-        """Whether a mask (B, 1, S, T) is True where a query may attend, and not added to the logits.
+        """Whether a mask (B, 1, S, T) has True where a query may attend, and is not added.
 
         Both are tried: a mask that forbids nothing must change nothing.
         """
@@ -281,7 +289,8 @@ class Driver:
         reason = None
         with restored(self.model), torch.no_grad():
             self.model.eval()
-            for attempt in self._attempts():
+            example = self._example()
+            for attempt in attempts(self.model, self.config, self.names, example, self.dim):
                 (self.argument, self.takes, self.extra, self.dim, self._memory_argument) = attempt
                 try:
                     self._try()
@@ -292,67 +301,29 @@ class Driver:
                     return
         raise Refused(f"No way to feed the model was found: {reason or 'it takes none'}")
 
-    def _attempts(self) -> Iterator[tuple[str, Takes, dict[str, Any], int | None, str | None]]:
-        """(argument, what it takes, companions, width, encoder's argument), likeliest first."""
-        names, example = self.names, self._example()
-        has_table = any(isinstance(m, nn.Embedding) for m in self.model.modules())
-        sizes = feature_sizes(self.model, self.config)
-        for name, value in example.items():
-            if isinstance(value, Tensor):
-                if not value.is_floating_point() and value.dim() == 2:
-                    yield name, "tokens", {}, self.dim, None
-                elif value.is_floating_point() and value.dim() == 3:
-                    yield name, "features", {}, value.shape[-1], None
-                elif value.is_floating_point():
-                    yield name, "pixels", {name: value}, self.dim, None
-        if names.decoder is not None and names.first is not None:
-            source = names.tokens or names.pixels or names.first
-            for images in (
-                [{}] if source == names.tokens else pixels(self.model, self.config, source)
-            ):
-                takes: Takes = "tokens" if has_table else "features"
-                yield names.decoder, takes, images, self.dim, source
-        for extra in companions(self.model, self.config, names):
-            if names.tokens is not None and has_table:
-                yield names.tokens, "tokens", extra, self.dim, None
-        for name in (names.features, names.tokens):
-            if name is not None:
-                for size in sizes:
-                    yield name, "features", {}, size, None
-        name = names.pixels or names.first
-        if name is not None:
-            for extra in pixels(self.model, self.config, name):
-                yield name, "pixels", extra, self.dim, None
-        if names.first not in (None, names.tokens, names.features):
-            yield str(names.first), "tokens", {}, self.dim, None
-            for size in sizes:
-                yield str(names.first), "features", {}, size, None
-
     def _try(self) -> None:
         """One run, which tells the vocabulary, the order of the axes and what comes out."""
         self.vocab = 1  # id 0 is in every vocabulary
         tables: list[int] = []
 
         def look(module: nn.Module, args: tuple[Any, ...], _: Any) -> None:
-            if isinstance(module, nn.Embedding) and args and isinstance(args[0], Tensor):
-                if args[0].numel() == TRIED[0] * TRIED[1] and args[0].dtype == torch.long:
-                    tables.append(module.num_embeddings)
+            ids = args[0] if isinstance(module, nn.Embedding) and args else None
+            if isinstance(ids, Tensor) and ids.numel() == TRIED[0] * TRIED[1]:
+                tables.append(int(module.num_embeddings))
 
-        self.rows_first = not _sequence_first(self.model)
+        self.rows_first = not sequence_first(self.model)
         handle = nn.modules.module.register_module_forward_hook(look)
         try:
             self(self.sample(*TRIED))
         finally:
             handle.remove()
         if self.takes == "tokens":
-            self.vocab = _whole(self.text_config, ("vocab_size", "n_vocab")) or (
+            self.vocab = whole(self.text_config, ("vocab_size", "n_vocab")) or (
                 tables[0] if tables else None
             )
 
     def _find_mask(self) -> None:
-        """What a mask with a doubtful name means: the one under which a mask of real tokens only
-        changes nothing.
-        """
+        """What a mask with a doubtful name means: one of real tokens alone changes nothing."""
         name = self.names.either
         if self.takes == "pixels" or self.names.mask is not None or name is None or self.decodes:
             return
@@ -386,7 +357,7 @@ class Driver:
 
     def _width(self) -> int | None:
         names = ("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "num_features")
-        return _whole(self.text_config, names) or _whole(self.model, names)
+        return whole(self.text_config, names) or whole(self.model, names)
 
     # Making arguments -------------------------------------------------------------------------
 
@@ -400,8 +371,8 @@ class Driver:
         if callable(self.inputs):
             given = dict(self.inputs(batch, length))
         else:
-            given = {n: _for_rows(v, batch) for n, v in (self.inputs or {}).items()}
-        given.update({n: _for_rows(v, batch) for n, v in self.extra.items()})
+            given = {n: for_rows(v, batch) for n, v in (self.inputs or {}).items()}
+        given.update({n: for_rows(v, batch) for n, v in self.extra.items()})
         return given
 
     def _add_memory(self, given: dict[str, Any], batch: int, memory: Any) -> Any:
@@ -461,7 +432,7 @@ class Driver:
         if cache is not None:
             given[name] = cache.held
         elif self.names.use_cache is None:
-            made = _new_cache(self.model)
+            made = new_cache(self.model)
             if made is not None:
                 given[name] = made
 
@@ -508,46 +479,3 @@ class Driver:
 class _Result:
     output: Tensor
     raw: Any
-
-
-def _new_cache(model: nn.Module) -> Any:
-    """An empty cache, where the model can make one; None: it makes its own from nothing."""
-    for name in ("new_caches", "new_cache", "make_cache", "make_caches", "init_cache"):
-        make = getattr(model, name, None)
-        if callable(make):
-            return make()
-    if type(model).__module__.startswith("whereness."):
-        from whereness.attend.cache import KVCache
-
-        return KVCache()
-    return None
-
-
-def _segmented(positions: Tensor | None, segments: Tensor) -> Any:
-    """Positions and documents as this library's own layers take them."""
-    from whereness.where import Where
-
-    return Where(positions, segments=segments)
-
-
-def _for_rows(value: Any, batch: int) -> Any:
-    """An example's argument for another number of rows."""
-    if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] in (0, batch):
-        return value
-    return value[torch.arange(batch, device=value.device) % value.shape[0]]
-
-
-def _sequence_first(model: nn.Module) -> bool:
-    """Whether its attention takes (S, B, E), as torch's own modules do by default."""
-    flags = [m.batch_first for m in model.modules() if isinstance(m, nn.MultiheadAttention)]
-    own = type(model).__module__.startswith("torch.nn")
-    return own and bool(flags) and not flags[0]
-
-
-def _whole(holder: Any, names: tuple[str, ...]) -> int | None:
-    """The first of these attributes that is a positive int."""
-    for name in names:
-        value = getattr(holder, name, None)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None

@@ -1,4 +1,4 @@
-"""Looks over a forward pass's shoulder: every operation that torch runs, whoever wrote the model."""
+"""Looks over a forward pass's shoulder: sees every operation that torch runs."""
 
 import math
 import sys
@@ -86,9 +86,9 @@ class Watch(TorchDispatchMode):
             seen.waves.append(values.double().cpu())
         if result.is_complex():
             seen.complex.add(name)
-        if result.dtype == torch.float64 and not any(g.dtype == torch.float64 for g in given):
-            if not _by_us():
-                seen.double.add(name)
+        made_double = result.dtype == torch.float64 and result.dtype not in {g.dtype for g in given}
+        if made_double and not _by_us():
+            seen.double.add(name)
         if result.dtype in HALF:
             if not any(g.dtype in HALF for g in given):
                 seen.halves.add(name)
@@ -97,8 +97,8 @@ class Watch(TorchDispatchMode):
         if self.tokens and result.is_floating_point() and name not in VIEWS:
             self._rows(result)
         if self.tokens and square and result.is_floating_point() and name not in VIEWS:
-            if math.prod(result.shape[:-2]) % self.batch:  # heads may be folded into the batch
-                shape = tuple(result.shape)
+            shape = tuple(result.shape)
+            if math.prod(shape[:-2]) % self.batch:  # heads may be folded into the batch
                 seen.squares[shape] = seen.squares.get(shape, 0) + 1
 
     def _rows(self, result: Tensor) -> None:

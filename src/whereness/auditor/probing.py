@@ -1,9 +1,12 @@
 """What every probe of whole outputs shares: a driver, float64 where it can be, a clean model.
 
-Logic is judged in float64, so that a difference is a fault and not rounding. Axes: B batch, S tokens.
+Logic is judged in float64, so that a difference is a fault and not rounding.
+
+Axes: B batch, S tokens.
 """
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +26,9 @@ SINGLE = 1e-3
 """The same in float32, whose sums of some hundred products part by 1e-6 to 1e-4."""
 LENGTH = 13
 """Tokens of a short run: enough for chunks of 1, 3 and 4 that do not fit."""
+SLOW = 0.12
+"""Seconds of processor time of a short run from which on a model is slow; an audit makes
+some hundred runs."""
 MOST_WINDOW = 40
 """The widest attention window that short runs are made to pass."""
 
@@ -48,6 +54,43 @@ class Bench:
         return EXACT if self.exact else SINGLE
 
     @property
+    def slow(self) -> bool:
+        """Whether a short run takes so long that only the most telling probes are made."""
+        shared = self.subject.shared
+        if "seconds" not in shared:
+            tokens = self.driver.sample(1, 5)
+            begin = time.process_time()
+            self.run(tokens)
+            shared["seconds"] = time.process_time() - begin
+        return shared["seconds"] > SLOW
+
+    @property
+    def mixes(self) -> bool | None:
+        """Whether something that is no attention reads other tokens (convolutions, recurrences).
+
+        Then a mask that lets each token see itself alone has an effect, and yet others are seen.
+        None where the model takes no such mask, so that nothing can be told apart.
+        """
+        key = f"mixes {id(self.driver)}"
+        if key not in self.subject.shared:
+            self.subject.shared[key] = self._mixes()
+        return self.subject.shared[key]
+
+    def _mixes(self) -> bool | None:
+        total = 6
+        tokens = self.driver.sample(1, total)
+        other = tokens.clone()
+        other[:, 0] = self.driver.sample(1, total, seed=5)[:, 0]
+        alone = torch.eye(total, dtype=torch.bool, device=tokens.device)[None, None]
+        try:
+            plain = self.run(tokens, mask=alone)
+            if not self.differ(plain, self.run(tokens)) or not plain.isfinite().all():
+                return None
+            return self.differ(self.run(other, mask=alone)[:, 1:], plain[:, 1:])
+        except Refused:
+            return None
+
+    @property
     def length(self) -> int:
         """Tokens of a run that passes every narrow window and fits the model."""
         window = max([w for w in windows(self.driver) if w <= MOST_WINDOW], default=0)
@@ -58,8 +101,12 @@ class Bench:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[Driver]:
-        """The driver; what the runs leave behind in the model is put back."""
+        """The driver; what the runs leave behind in the model is put back.
+
+        Models that draw random numbers even in eval mode draw the same each time.
+        """
         with restored(self.model):
+            torch.manual_seed(0)
             yield self.driver
 
     def run(self, tokens: Tensor, **how: Any) -> Tensor:
@@ -120,8 +167,9 @@ class Bench:
 def probed(
     subject: Subject, check: str, look: Callable[[Bench], None], *, exact: bool = True
 ) -> None:
-    """Run `look` on the subject's model in float64 (as it is if that is refused or `exact` is
-    False); whatever the model refuses is said to be not checked.
+    """Run `look` on the subject's model, and say what the model refuses.
+
+    In float64, unless that is refused or `exact` is False.
     """
     driver = driver_of(subject)
     if isinstance(driver, str):
@@ -154,11 +202,15 @@ def _works_in_float64(subject: Subject, driver: Driver) -> bool:
     """Whether the model runs in float64 and gives numbers."""
     if "float64" not in subject.shared:
         subject.shared["float64"] = False
-        with contextlib.suppress(Refused, TypeError, ValueError, RuntimeError, NotImplementedError):
-            with in_float64(driver.model), torch.no_grad():
-                driver.model.eval()
-                output = driver(driver.sample(2, 5)).output
-                subject.shared["float64"] = bool(output.isfinite().all())
+        refusals = (Refused, TypeError, ValueError, RuntimeError, NotImplementedError)
+        with (
+            contextlib.suppress(*refusals),
+            in_float64(driver.model),
+            torch.no_grad(),
+        ):
+            driver.model.eval()
+            output = driver(driver.sample(2, 5)).output
+            subject.shared["float64"] = bool(output.isfinite().all())
     return subject.shared["float64"]
 
 

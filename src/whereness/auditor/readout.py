@@ -28,6 +28,9 @@ ROTATION = 1e-5
 NEAR = 128
 """Every format in use holds the whole numbers up to here."""
 
+ROUNDED = 2.0**-7
+"""The most that a position in bfloat16, or an angle, is off, relative."""
+
 
 @dataclass(frozen=True)
 class Turning:
@@ -37,7 +40,8 @@ class Turning:
     change is no function of two channels. speeds: (H, D) radians a token of the pair, above 0 where
     the lower channel turns towards the higher. growth: (H, D, S) size at each slot relative to slot
     0. skew: (H, D) how far from a rotation. bend: (H, D, S) what angles lack of speed x position.
-    angles: (H, D, S) radians, as far as they can be told: between -pi and pi. shifted: (H,) whether something that is not content was added to the head.
+    angles: (H, D, S) radians, as far as they can be told: between -pi and pi. shifted: (H,) whether
+    something that is not content was added to the head.
     """
 
     positions: tuple[int, ...]
@@ -63,11 +67,7 @@ class Turning:
     def pairs(self, head: int = 0) -> dict[tuple[int, int], float]:
         """(lower, higher) channel -> speed, of a head."""
         partner, speeds = self.partner[head].tolist(), self.speeds[head].tolist()
-        return {
-            (u, v): speeds[u]
-            for u, v in enumerate(partner)
-            if v > u and partner[v] == u
-        }
+        return {(u, v): speeds[u] for u, v in enumerate(partner) if v > u and partner[v] == u}
 
     def strays(self, head: int = 0) -> list[int]:
         """Channels that change and have no partner that agrees."""
@@ -85,7 +85,19 @@ class Turning:
     @property
     def warped(self) -> bool:
         """Whether even near positions are not the ones asked for, so that speeds mean nothing."""
-        return any(p < NEAR for p in self.bent)
+        near = [p for p in self.bent if p < NEAR]
+        return any(abs(self.taken(p) - p) > ROUNDED * p for p in near)
+
+    def taken(self, position: int) -> float:
+        """The position whose angle was found where this one was asked for.
+
+        By the slowest pair that is off, whose angle has turned the fewest times.
+        """
+        slot = self.positions.index(position)
+        bend, speed = self.bend[..., slot], self.speeds.abs()
+        off = bend.abs() > 4 * (2.0**-22 * speed * position + 1e-6)
+        slow = torch.where(off, speed, torch.inf).flatten().argmin()
+        return position + float(bend.flatten()[slow] / self.speeds.flatten()[slow])
 
     def tolerance(self, speed: float) -> float:
         """How far a clean model's speed may be from the formula: float32 tables and angles."""
@@ -199,7 +211,12 @@ def _coefficients(x: Tensor, partner: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _as_turning(
-    a: Tensor, b: Tensor, partner: Tensor, turns: Tensor, positions: tuple[int, ...], shifted: Tensor
+    a: Tensor,
+    b: Tensor,
+    partner: Tensor,
+    turns: Tensor,
+    positions: tuple[int, ...],
+    shifted: Tensor,
 ) -> Turning:
     """Angles and sizes of pairs from their coefficients."""
     other = partner.clamp_min(0)[..., None].expand(a.shape)
@@ -237,7 +254,10 @@ def unwrapped(angles: Tensor, positions: tuple[int, ...]) -> tuple[Tensor, Tenso
     for s, p in enumerate(positions):
         if p > 0 and exact(p):
             guess = speed * p
-            speed = (angles[..., s] + turn * ((guess - angles[..., s]) / turn).round()) / p
+            found = angles[..., s] + turn * ((guess - angles[..., s]) / turn).round()
+            # Where the line breaks off, positions were wrapped or clamped: keep the speed before.
+            holds = (found - guess).abs() <= 16 * (2.0**-22 * guess.abs() + 1e-6)
+            speed = torch.where(holds | (p == 1), found / p, speed)
     at = torch.tensor(positions, dtype=angles.dtype)
     bend = angles - speed[..., None] * at
     return speed, bend - turn * (bend / turn).round()

@@ -3,6 +3,7 @@
 Speeds are radians a token by pair, in the order of the channels.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -134,13 +135,18 @@ def _geometric(got: Sequence[float], want: Sequence[float], known: Known) -> Cau
     """Another base, or exponents that count in another width: both are geometric."""
     if len(got) < 2 or min(got) <= 0 or abs(got[0] - 1) > CLOSE:
         return None
-    steps = [math.log(a / b) for a, b in zip(got, got[1:], strict=False)]
+    steps = [math.log(a / b) for a, b in itertools.pairwise(got)]
     step = steps[0]
     if step <= 0 or max(abs(s - step) for s in steps) > 1e-3 * step:
         return None
     if known.base is not None:
         width = 2 * math.log(known.base) / step
-        plausible = {known.head_dim, 2 * known.rotary_dim, known.rotary_dim // 2, known.rotary_dim - 2}
+        plausible = {
+            known.head_dim,
+            2 * known.rotary_dim,
+            known.rotary_dim // 2,
+            known.rotary_dim - 2,
+        }
         if abs(width - round(width)) < 1e-3 and round(width) in plausible - {known.rotary_dim}:
             return Cause(
                 "K03",

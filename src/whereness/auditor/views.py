@@ -37,6 +37,15 @@ class Side:
             found[min(a, b), max(a, b)] = speed if a < b else -speed
         return found
 
+    def angles(self, head: int = 0) -> dict[tuple[int, int], Tensor]:
+        """The same pairs -> angles (S,) in radians, as far as they can be told."""
+        order, found = self.basis.order[head].tolist(), {}
+        for u, v in self.turning.pairs(head):
+            a, b = order[u], order[v]
+            angle = self.turning.angles[head, u]
+            found[min(a, b), max(a, b)] = angle if a < b else -angle
+        return found
+
 
 @dataclass(kw_only=True)
 class LayerView:
@@ -56,6 +65,9 @@ class LayerView:
     near: tuple[Side, Side] | None = None
     far: tuple[Side, Side] | None = None
     bias: Bias | None = None
+    far_bias: Bias | None = None
+    """The same at `far_bias_ids`, where the model takes ids."""
+    far_bias_ids: tuple[int, ...] = ()
     uneven: float | None = None
     tabled: bool = False
     """Something that depends on the slot is added to its input."""
@@ -99,7 +111,9 @@ class LayerView:
     @property
     def speeds(self) -> tuple[float, ...]:
         """Radians a token of every pair of head 0, in the order of the channels."""
-        return () if self.best is None else tuple(s for _, s in sorted(self.best[0].pairs().items()))
+        return (
+            () if self.best is None else tuple(s for _, s in sorted(self.best[0].pairs().items()))
+        )
 
 
 @dataclass(frozen=True)

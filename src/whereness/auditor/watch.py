@@ -85,7 +85,7 @@ class Watch:
     """What to do with what is seen. `products` are kept by number until their module is left."""
 
     stack: Stack
-    on_event: Callable[[Event], None] = lambda event: None
+    on_event: Callable[[Event], None]
     on_sum: Callable[[Sum], None] | None = None
     silence_queries: bool = False
     """Every score product sees queries of zeros, so that logits are what is added to them."""
@@ -196,13 +196,14 @@ class _Mode(TorchFunctionMode):
 
     def _opened(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run the body of a function that torch hands over whole, and see what it calls."""
-        real = F.has_torch_function
-        F.has_torch_function = lambda tensors: False  # type: ignore[bad-assignment]
+        functional: Any = F
+        real = functional.has_torch_function
+        functional.has_torch_function = _never
         try:
             with self:
                 return func(*args, **kwargs)
         finally:
-            F.has_torch_function = real
+            functional.has_torch_function = real
 
     def _product(self, func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         operands = operands_of(name, args, kwargs)
@@ -298,6 +299,11 @@ class _Mode(TorchFunctionMode):
             self.watch.on_sum(Sum(module, content[0], added[0], joined))
 
 
+def _never(tensors: Any) -> bool:
+    """No tensor has a function of its own: run the body."""
+    return False
+
+
 def _origin(marks: Marks) -> Marks:
     """Only where it comes from: products that went in are done with."""
     return frozenset(m for m in marks if m <= -2) | {CONTENT}
@@ -305,7 +311,9 @@ def _origin(marks: Marks) -> Marks:
 
 def _with(args: tuple, kwargs: dict[str, Any], old: Tensor, new: Tensor) -> tuple[tuple, dict]:
     swapped = tuple(
-        new if each is old else [new if e is old else e for e in each]
+        new
+        if each is old
+        else [new if e is old else e for e in each]
         if isinstance(each, list)
         else each
         for each in args
@@ -323,7 +331,9 @@ def operands_of(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Tensor,
     return (tensors[1], tensors[0]) if name == REVERSED else (tensors[0], tensors[1])
 
 
-def met(name: str, args: tuple, a: Tensor, b: Tensor, sources: tuple[Marks, Marks]) -> Product | None:
+def met(
+    name: str, args: tuple, a: Tensor, b: Tensor, sources: tuple[Marks, Marks]
+) -> Product | None:
     """A product in the form (..., S, D) and (..., T, D); None where it has no such form."""
     if name != "einsum":
         if a.dim() < 2 or b.dim() < 2:
@@ -374,9 +384,10 @@ def fused_logits(given: dict[str, Any], silent: bool) -> Tensor:
     mask = given.get("attn_mask")
     if mask is not None:
         mask = mask.detach()
-        logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
+        logits = (
+            logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
+        )
     if given.get("is_causal"):
         seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).tril()
         logits = logits.masked_fill(~seen, -torch.inf)
     return logits
-

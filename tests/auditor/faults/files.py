@@ -79,7 +79,7 @@ def key_misspelt(config):
     config["rope_scaling"]["betafast"] = 64
 
 
-@in_config("F215", "K22", QWEN)
+@in_config("F215", "K02", QWEN)
 def two_blocks_that_disagree(config):
     """rope_scaling has a factor of 4, rope_parameters one of 8."""
     config["rope_parameters"] = {
@@ -90,19 +90,19 @@ def two_blocks_that_disagree(config):
     }
 
 
-@in_config("F216", "K22", QWEN)
+@in_config("F216", "K02", QWEN)
 def fast_slower_than_slow(config):
     """beta_fast is smaller than beta_slow."""
     config["rope_scaling"] |= {"beta_fast": 1, "beta_slow": 32}
 
 
-@in_config("F217", "K22", QWEN)
+@in_config("F217", "K02", QWEN)
 def factor_against_lengths(config):
     """factor is 4, max over original length is 8."""
     config["rope_scaling"]["original_max_position_embeddings"] = 16384
 
 
-@in_config("F218", "K22", LLAMA)
+@in_config("F218", "K02", LLAMA)
 def dead_key_of_another_family(config):
     """The base is given as rotary_emb_base, which the family never reads."""
     config["rotary_emb_base"] = config.pop("rope_theta")
@@ -138,8 +138,8 @@ def reconfigured(folder, **keys):
 
 
 def as_neighbours(rows):
-    """Rows of a projection in the order of a runner that pairs neighbours, 16 a head."""
-    return rows.unflatten(0, (-1, 2, 8)).transpose(1, 2).reshape(rows.shape)
+    """Rows of a projection in the order of a runner that pairs neighbours, 32 a head."""
+    return rows.unflatten(0, (-1, 2, 16)).transpose(1, 2).reshape(rows.shape)
 
 
 def converted(folder, layers):
@@ -199,7 +199,7 @@ def file_with_fewer_rows(folder):
     rewritten(folder, change)
 
 
-@in_weights("F116", "K12", "opt")
+@in_weights("F116", "K14", "opt")
 def file_without_the_offset_rows(folder):
     """OPT's table lacks the two rows of its offset."""
 

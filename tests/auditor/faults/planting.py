@@ -104,15 +104,15 @@ class Fault:
             return config_host(self.host)
         model = model_host(self.host)
         if self.where == "model":
-            return model
+            return zoo.with_inputs(self.host, model)
         model.save_pretrained(folder)
         return folder
 
     def broken(self, folder: Path) -> Any:
         """The same with the fault in it."""
         target = self.sound(folder)
-        given = self.plant(target)
-        return target if given is None else given
+        self.plant(target[0] if isinstance(target, tuple) else target)
+        return target
 
 
 def _registered(where: Where, id_: str, kind: str, host: str, blind: bool) -> Callable:
@@ -127,7 +127,7 @@ def _registered(where: Where, id_: str, kind: str, host: str, blind: bool) -> Ca
 
 
 def in_model(id_: str, kind: str, host: str, *, blind: bool = True) -> Callable:
-    """Registers `plant(model)`, which breaks the model or returns a broken one."""
+    """Registers `plant(model)`, which breaks the model."""
     return _registered("model", id_, kind, host, blind)
 
 
@@ -153,21 +153,19 @@ def model_host(name: str) -> nn.Module:
 def as_trained() -> nn.Module:
     """A llama whose heads attend by distance: the two rows of a pair of queries and those of keys
     span one plane, which a random model's do not."""
-    model = zoo.build("llama", {"num_attention_heads": 2, "num_key_value_heads": 2})[0]
+    model = zoo.build("llama", {"num_key_value_heads": 4, "head_dim": 32})[0]
     draws = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for layer in model.model.layers:
             q, k = layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight
-            for head in range(2):
-                for pair in range(8):
-                    rows = [head * 16 + pair, head * 16 + pair + 8]
-                    plane = torch.randn(2, q.shape[1], generator=draws) * (1 + pair % 3) / 8
-                    for weight in (q, k):
-                        turn = torch.rand(1, generator=draws) * 6
-                        cos, sin = turn.cos(), turn.sin()
-                        mixed = torch.cat([torch.cat([cos, -sin]), torch.cat([sin, cos])])
-                        noise = torch.randn(2, q.shape[1], generator=draws) * 0.02
-                        weight[rows] = mixed.view(2, 2) @ plane + noise
+            for first in (head * 32 + pair for head in range(4) for pair in range(16)):
+                plane = torch.randn(2, q.shape[1], generator=draws) * (1 + first % 3) / 8
+                for weight in (q, k):
+                    angle = torch.rand(1, generator=draws) * 6
+                    u = angle.cos() * plane[0] - angle.sin() * plane[1]
+                    v = angle.sin() * plane[0] + angle.cos() * plane[1]
+                    noise = torch.randn(2, q.shape[1], generator=draws) * 0.02
+                    weight[[first, first + 16]] = torch.stack([u, v]) + noise
     return model
 
 

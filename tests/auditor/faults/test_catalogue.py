@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from auditor.faults.catalogue import FAULTS
-from auditor.faults.table import audited, bad, naming
+from auditor.faults.table import added, already, audited
 from whereness.auditor.findings import KINDS
 
 BY_ID = pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
@@ -24,17 +24,22 @@ def test_faults_are_planted_in_many_families():
     assert len(hosts - {"own"}) >= 12
 
 
+OF_THEIR_OWN: dict[str, set[str]] = {}
+"""Hosts of transformers that have faults of a kind before anything is planted, and which."""
+
+
 @pytest.mark.more
 @pytest.mark.timeout(300)
 @BY_ID
 def test_a_planted_fault_is_found_by_a_check_that_names_its_kind(fault, tmp_path):
-    report = audited(fault.broken(tmp_path))
-    said = [(found.check, found.kind, found.measured) for found in bad(report)]
-    assert naming(fault.kind, report), (fault.what, said)
+    new = added(fault, audited(fault.broken(tmp_path)))
+    said = [(found.check, found.kind, found.measured) for found in new]
+    assert fault.kind in {found.kind for found in new}, (fault.what, said)
 
 
 @pytest.mark.more
 @pytest.mark.timeout(300)
 @BY_ID
-def test_the_unbroken_host_has_none_of_that_kind(fault, tmp_path):
-    assert not naming(fault.kind, audited(fault.sound(tmp_path)))
+def test_the_unbroken_host_has_none_of_that_kind(fault):
+    if fault.kind not in OF_THEIR_OWN.get(fault.host, set()):
+        assert fault.kind not in {kind for _, kind in already(fault.where, fault.host)}

@@ -32,6 +32,7 @@ CHECKS: tuple[Check, ...] = (
     Check("channels", "CHK12", "model"),
     Check("bias", "CHK15", "model"),
     Check("grids", "CHK13", "model"),
+    Check("windows", "CHK16", "model"),
     Check("shift", "CHK2", "model"),
     Check("warp", "CHK3", "model"),
     Check("cache", "CHK4", "model"),

@@ -132,7 +132,7 @@ def _crossing(bench: Bench, most: int) -> None:
     if bench.differ(got, whole):
         _silent(
             bench,
-            f"tokens at {most - 5} .. {most + 2} through a cache change by {change(got, whole):.1e}",
+            f"tokens at {most - 5} to {most + 2} through a cache change {change(got, whole):.1e}",
             "the bound is handled by another rule with a cache",
         )
 

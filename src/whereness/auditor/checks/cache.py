@@ -105,7 +105,8 @@ def _tell(bench: Bench, wrong: dict[str, float], found: dict[str, float], *, for
         cause = "Tokens after the first call get positions that do not go on where it ended."
     gaps = ", ".join(f"{name} {gap:.1e}" for name, gap in wrong.items())
     kind = "K08"
-    if _only_when_long(bench):
+    by_count = "explicit ids" in right  # a count is all that explicit ids replace
+    if not by_count and _only_when_long(bench):
         kind, cause = (
             "K05",
             "Short runs agree: from some length on, the parts of a run use two tables.",
@@ -201,7 +202,7 @@ def _trimmed(held: object, length: int) -> bool:
 def _across(bench: Bench) -> None:
     """Decode past the lengths at which the model changes its table."""
     most = bench.driver.max_tokens
-    usual = [FAR] if most is None or most > FAR + 5 else []
+    usual = [] if bench.slow or (most is not None and most <= FAR + 5) else [FAR]
     for limit in sorted({*thresholds(bench.driver), *usual}):
         if limit + 3 > FARTHEST:
             bench.not_checked(f"the table changes at {limit} tokens, too far for this probe")
@@ -222,7 +223,8 @@ def _across(bench: Bench) -> None:
         except Refused:
             continue  # a table that ends: bounds are CHK10's
         bench.compared("cache across a length")
-        if any(not gap <= bench.tolerance for gap in gaps.values()):
+        # Recurrent layers sum long runs in float32, even in a float64 model: 1e-5 at 60 tokens.
+        if any(not gap <= 10 * bench.tolerance for gap in gaps.values()):
             said = ", ".join(f"{name} {gap:.1e}" for name, gap in gaps.items())
             bench.found(
                 "K05",

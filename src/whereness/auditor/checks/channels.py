@@ -3,6 +3,8 @@
 A pair that is no rotation changes the length of a vector; clean ones keep it to 2e-7.
 """
 
+from typing import Any
+
 from whereness.auditor.capture import observe
 from whereness.auditor.comparing import NAMES, Compare, Pairs, compares
 from whereness.auditor.findings import Finding
@@ -49,8 +51,10 @@ def _no_rotation(view: LayerView) -> Finding | None:
                 continue
             if len(strays) == turning.partner.shape[1]:
                 return _mixed(view, name, head)
-            told = f"channels {_few(strays)} have no partner" if strays else (
-                f"a pair's cosines and sines differ by {skew:.2g}"
+            told = (
+                f"channels {_few(strays)} have no partner"
+                if strays
+                else (f"a pair's cosines and sines differ by {skew:.2g}")
             )
             return Finding(
                 check=CHECK,
@@ -124,22 +128,29 @@ def _mismatch(each: Compare, side: int, head: int, got: Pairs, want: Pairs) -> F
     same = mine == theirs
     axis = _lost_axis(each, got, want)
     if axis is not None:
-        kind, cause = "K15", (
-            f"the pairs of axis {axis} do not turn: its ids are constant, or not handed down"
+        kind, cause = (
+            "K15",
+            (f"the pairs of axis {axis} do not turn: its ids are constant, or not handed down"),
         )
         remedy = "give every axis its own ids; a text token has the same number on all"
     elif same:
-        kind, cause = "K01", (
-            "weights of one pairing are run by code of the other: the file was converted without "
-            "permuting q and k, or permuted twice"
+        kind, cause = (
+            "K01",
+            (
+                "weights of one pairing are run by code of the other: they were converted without "
+                "permuting q and k, or permuted twice"
+            ),
         )
-        remedy = "permute the rows of the q and k projections (whereness convert), or switch pairing"
+        remedy = (
+            "permute the rows of the q and k projections (whereness convert), or switch pairing"
+        )
     elif len(mine) == len(theirs):
         kind, cause = "K03", "the channels that turn stand at another place of the head"
         remedy = "turn the channels that the config's family turns (leading or trailing)"
     else:
-        kind, cause = "K03", (
-            "another part of the head turns: the partial rotary factor is not read, or read twice"
+        kind, cause = (
+            "K03",
+            ("another part of the head turns: the partial factor is not read, or read twice"),
         )
         remedy = "turn as many channels as the config says"
     return Finding(
@@ -161,7 +172,8 @@ def _lost_axis(each: Compare, got: Pairs, want: Pairs) -> int | None:
     found = each.expected.of("MultimodalRoPE")
     if found is None or not got.keys() < want.keys():
         return None
-    of_pair = found[1].axis_of_pair
+    encoding: Any = found[1]
+    of_pair: tuple[int, ...] = encoding.axis_of_pair
     order = sorted(want)
     if len(order) != len(of_pair):
         return None

@@ -1,13 +1,14 @@
 """CHK21: what positions cost: bytes of tables, S x S tensors, tables kept by length, host syncs."""
 
+import itertools
 import math
 
 from torch import Tensor, nn
 
 from whereness.auditor.drive import Refused
+from whereness.auditor.operations import Watch
 from whereness.auditor.probing import Bench, probed
 from whereness.auditor.subject import Subject
-from whereness.auditor.operations import Watch
 
 CHECK = "CHK21"
 BATCH, LENGTH = 3, 29
@@ -111,7 +112,7 @@ def _per_length(bench: Bench) -> None:
                 held.append(_bytes(bench.model))
         except Refused:
             return
-    if all(b > a for a, b in zip(held, held[1:], strict=False)):
+    if all(b > a for a, b in itertools.pairwise(held)):
         _found(
             bench,
             f"each new length keeps {(held[-1] - held[0]) // len(LENGTHS)} bytes more",

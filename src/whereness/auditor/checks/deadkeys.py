@@ -45,8 +45,8 @@ KEYS = (
     "sliding_window",
 )
 BLOCKS = ("rope_parameters", "rope_scaling")
-NO_EFFECT_HERE = ("original_max_position_embeddings", "long_factor", "sliding_window")
-"""Settings that show only at lengths beyond these runs."""
+SCALING = ("rope_theta", "factor", "partial_rotary_factor", "attention_factor")
+"""Settings of a block that show whatever the others are; bounds of a ramp may show in no pair."""
 
 
 def run(subject: Subject) -> None:
@@ -119,7 +119,7 @@ def _not_its_config(bench: Bench, twin: nn.Module, gap: float) -> None:
             expected="tables as this class makes them from the config, in float32 or better",
             measured=f"the output changes by {gap:.1e}; rounded to half precision: "
             + ", ".join(tables[:4]),
-            cause="Frequencies or slopes were rounded to half precision; no later cast brings them back.",
+            cause="Frequencies or slopes were rounded to half precision, for good.",
             remedy="Make the tables again after any cast.",
             where=tables[0],
         )
@@ -127,10 +127,10 @@ def _not_its_config(bench: Bench, twin: nn.Module, gap: float) -> None:
     bench.found(
         "K02",
         "error",
-        expected="the output of a model of the same class, made from this config, with these weights",
+        expected="the output of a model made from this config, with these weights",
         measured=f"the output changes by {gap:.1e}"
         + (f"; tables that differ: {', '.join(tables[:4])}" if tables else ""),
-        cause="The config was changed after the model was built, or the model after that: tables are"
+        cause="The config was changed after the model was built, or the model was: tables are"
         " computed once, by the constructor.",
         remedy="Set the config first, then build; to change a live model, rebuild its tables.",
         where=tables[0] if tables else "",
@@ -188,7 +188,7 @@ def variants(config: Any) -> Iterator[tuple[str, Any]]:
             continue
         for key, value in inner.items():
             other = _other(key, value)
-            if other is not None and key not in NO_EFFECT_HERE:
+            if other is not None and key in SCALING:
                 changed = copy.deepcopy(config)
                 getattr(changed, block)[key] = other
                 yield f"{block}.{key}", changed

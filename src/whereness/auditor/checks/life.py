@@ -70,9 +70,7 @@ def _few(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _functions(bench: Bench) -> None:
-    """Functions that have no name to be found again by: a model that holds one cannot be saved
-    whole, nor sent to another process.
-    """
+    """Functions without a name: what holds one cannot be saved whole or sent to a process."""
     found = [
         f"{path}.{name}".lstrip(".")
         for path, module in bench.model.named_modules()
@@ -119,7 +117,7 @@ def _copied(bench: Bench, tokens: Tensor, fresh: Tensor) -> None:
     """A deep copy is the same model."""
     try:
         other = copy.deepcopy(bench.model)
-    except Exception as error:  # whatever a model's attributes may raise
+    except Exception as error:  # noqa: BLE001 (whatever a model's attributes may raise)
         measured = f"copy.deepcopy raised {type(error).__name__}: {error}"
         _found(bench, "warning", "the model can be copied", measured, _COPY)
         return
@@ -165,7 +163,8 @@ def _emptied(bench: Bench, tokens: Tensor, fresh: Tensor) -> None:
         bench,
         "warning",
         "the output of the model as it was built, after to_empty() and load_state_dict()",
-        f"the output changes by {change(outputs[1], fresh):.1e}; nothing fills {', '.join(empty[:4])}",
+        f"the output changes by {change(outputs[1], fresh):.1e}; nothing fills "
+        + ", ".join(empty[:4]),
         _EMPTY,
         empty[0] if empty else "",
     )

@@ -200,7 +200,7 @@ def _grids(bench: Bench) -> None:
                 _grid(bench, name, resize, table)
 
 
-def _grid(bench: Bench, name: str, resize: Any, table: Tensor) -> None:
+def _grid(bench: Bench, name: str, resize: Any, table: nn.Parameter) -> None:
     """Prefix rows come through unchanged, every size is met, the own size is the identity."""
     side, prefix = _square(table.shape[1])
     if side is None:
@@ -231,9 +231,7 @@ def _grid(bench: Bench, name: str, resize: Any, table: Tensor) -> None:
 
 
 def _turned(resize: Any, table: nn.Parameter, side: int, prefix: int, patch: int) -> Iterator[str]:
-    """A table that varies along its rows alone must do so at another shape, and be what an
-    interpolation to that size gives.
-    """
+    """A table that varies along its rows alone does so at another shape, as interpolated."""
     height, width = side + 2, side + 1
     zeros = table.new_zeros(1, prefix + height * width, table.shape[2])
     with written(table):

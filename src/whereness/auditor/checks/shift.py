@@ -77,9 +77,7 @@ def _no_numbers(view: LayerView) -> Finding:
 
 def _named(view: LayerView, turning: Turning, slot: int) -> Finding:
     position = turning.positions[slot]
-    head, channel = divmod(int(turning.speeds.abs().argmax()), turning.speeds.shape[1])
-    speed = float(turning.speeds[head, channel])
-    taken = position + float(turning.bend[head, channel, slot]) / speed
+    taken = turning.taken(position)
     kind, cause, remedy = _cause(turning, taken, position)
     return Finding(
         check=CHECK,
@@ -87,8 +85,8 @@ def _named(view: LayerView, turning: Turning, slot: int) -> Finding:
         severity="error",
         layer=view.index,
         where=view.where,
-        expected=f"channel {channel} of head {head} turns by {speed:.6g} x {position}",
-        measured=f"its angle there is that of position {taken:.6g} (up to whole turns)",
+        expected=f"channels are turned by their speed x {position} at position {position}",
+        measured=f"by their speed x {taken:.6g} (up to whole turns)",
         cause=cause,
         remedy=remedy,
     )
@@ -120,8 +118,10 @@ def _cause(turning: Turning, taken: float, position: int) -> tuple[str, str, str
         )
     return (
         "K06",
-        "angles are rounded more than float32 does: positions, frequencies or their product are "
-        "held in a smaller format",
+        (
+            "angles are rounded more than float32 does: positions, frequencies or their product "
+            "are held in a smaller format"
+        ),
         "form angles in float32 or better, and round only cos and sin",
     )
 
@@ -164,7 +164,9 @@ def _whole(subject: Subject, observed: Observed, driver: Driver) -> None:
     if not classes & {"relative", "absolute"} or classes & {"content-aware", "unknown"}:
         return
     if "absolute" not in classes and not _all_attend(subject, observed):
-        subject.not_checked(CHECK, "layers without attention may use positions in ways of their own")
+        subject.not_checked(
+            CHECK, "layers without attention may use positions in ways of their own"
+        )
         return
     try:
         with in_float64(driver.model), torch.no_grad():

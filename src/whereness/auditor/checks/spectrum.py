@@ -5,13 +5,14 @@ float32 tables of clean models were seen to do is a seventh of it.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from whereness.auditor.capture import observe
 from whereness.auditor.comparing import NAMES, Compare, compares
-from whereness.auditor.expectation import LEARNED_TURNS, expected_sides
+from whereness.auditor.expectation import LEARNED_TURNS, ROTARY, expected_sides
 from whereness.auditor.findings import Finding
 from whereness.auditor.speeds import Known, cause_of
 from whereness.auditor.subject import Subject
@@ -46,7 +47,7 @@ def _layer(subject: Subject, each: Compare) -> None:
         for head in range(each.heads(side)):
             got, want = each.pairs(side, head)
             if got.keys() != want.keys():
-                continue  # another width, pairing, or no rotation: the checks of channels and layers
+                continue  # another width or pairing, or none: for the checks of channels, layers
             compared = compared or bool(want)
             what = _speeds(subject, each, side, head) or _sizes(each, side, head)
             if what is not None and what.cause not in told:
@@ -90,20 +91,18 @@ def _speeds(subject: Subject, each: Compare, side: int, head: int) -> Finding | 
         each,
         cause.kind,
         expected=f"channels {worst[0]} and {worst[1]} turn {want[worst]:.9g} a token",
-        measured=f"{got[worst]:.9g} in the {NAMES[side]}; {len(wrong)} of {len(order)} pairs differ",
+        measured=f"{got[worst]:.9g} in the {NAMES[side]}; {len(wrong)} of {len(order)} differ",
         cause=cause.cause,
         remedy=cause.remedy,
     )
 
 
 def _known(subject: Subject, each: Compare) -> Known:
-    spec, encoding = each.expected.of(*each.expected.kinds()) or (None, None)
+    found = each.expected.of(*ROTARY)
+    encoding: Any = None if found is None else found[1]
     plain = None
-    for spec, encoding in zip(each.expected.layer, each.expected.encodings, strict=True):
-        if spec.get("head_dim") is not None:
-            break
     if getattr(encoding, "scaling", None) is not None:
-        plain = _plain(subject, each, encoding)
+        plain = _plain(each, encoding)
     return Known(
         base=getattr(encoding, "base", None),
         rotary_dim=getattr(encoding, "rotary_dim", each.view.head_dim),
@@ -114,7 +113,7 @@ def _known(subject: Subject, each: Compare) -> Known:
     )
 
 
-def _plain(subject: Subject, each: Compare, encoding: Any) -> list[float] | None:
+def _plain(each: Compare, encoding: Any) -> list[float] | None:
     """Speeds of the same encoding without its scaling, of the pairs that are compared."""
     import whereness as wn
 
@@ -124,9 +123,9 @@ def _plain(subject: Subject, each: Compare, encoding: Any) -> list[float] | None
     return speeds if len(speeds) == len(pairs) else None
 
 
-def _others(subject: Subject, each: Compare) -> dict[str, list[float]]:
+def _others(subject: Subject, each: Compare) -> dict[str, Sequence[float]]:
     """Spectra that other layers of the part are to have."""
-    found: dict[str, list[float]] = {}
+    found: dict[str, Sequence[float]] = {}
     built = subject.shared.get("built", {})
     positions = each.got[0].turning.positions
     pairs = sorted(each.pairs(0)[1])
@@ -154,8 +153,8 @@ def _sizes(each: Compare, side: int, head: int) -> Finding | None:
         return _finding(
             each,
             "K04",
-            expected=f"channel {channel} is {float(growth[1][channel, slot]):.7g} times as large at "
-            f"position {at} as at 0",
+            expected=f"channel {channel} is {float(growth[1][channel, slot]):.7g} times as large "
+            f"at position {at} as at 0",
             measured=f"{float(growth[0][channel, slot]):.7g} times in the {NAMES[side]}",
             cause="cos and sin have a factor that changes with position",
             remedy="use one amplitude for all positions, the config's",

@@ -111,9 +111,10 @@ def _variant(rows: Tensor, encoding: Any) -> str | None:
     """The name of the convention that the rows follow, if it is one of the others."""
     import whereness as wn
 
-    for order, exponent, base in itertools.product(
-        ("interleaved", "sin_cos", "cos_sin"), ("dim", "dim-2"), (encoding.base, 10_000.0, 1000.0)
-    ):
+    orders: tuple[Any, ...] = ("interleaved", "sin_cos", "cos_sin")
+    exponents: tuple[Any, ...] = ("dim", "dim-2")
+    bases = dict.fromkeys((encoding.base, 10_000.0, 1000.0))
+    for order, exponent, base in itertools.product(orders, exponents, bases):
         other = wn.Sinusoidal(encoding.dim, base, order, exponent)
         offset = _offset(rows, other)
         if offset is not None:
@@ -140,8 +141,8 @@ def _learned(subject: Subject, table: Table, spec: Any, encoding: Any) -> None:
                 table,
                 "K14",
                 expected="every position reads a row of its own, the next one after the last",
-                measured=f"{found.name}: position {wrong} reads row {found.places[wrong]}, position "
-                f"0 row {found.places[0]}",
+                measured=f"{found.name}: position {wrong} reads row {found.places[wrong]}, "
+                f"position 0 row {found.places[0]}",
                 cause="the table of ids is damaged, or ids are multiplied, clamped or all the same",
                 remedy="number tokens 0, 1, 2, ...; do not load the ids from a file",
             )
@@ -175,7 +176,7 @@ def _learned(subject: Subject, table: Table, spec: Any, encoding: Any) -> None:
 
 @dataclass(frozen=True)
 class _Source:
-    """The weight that holds a table: how many rows it has, and which of them each position reads."""
+    """The weight that holds a table, its rows, and which of them each position reads."""
 
     name: str
     rows: int
@@ -206,5 +207,5 @@ def _place(rows: Tensor, row: Tensor) -> int | None:
     return near if float(off[near]) <= 1e-6 * float(row.abs().max()) else None
 
 
-def _finding(table: Table, kind: str, **said: str) -> Finding:
+def _finding(table: Table, kind: str, **said: Any) -> Finding:
     return Finding(check=CHECK, kind=kind, severity="error", where=table.where, **said)

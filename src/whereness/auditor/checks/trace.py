@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from whereness.auditor.drive import Refused
+from whereness.auditor.operations import Watch
 from whereness.auditor.probing import Bench, change, probed
 from whereness.auditor.restore import restored
 from whereness.auditor.subject import Subject
-from whereness.auditor.operations import Watch
 
 CHECK = "CHK17"
 LENGTH = 7
@@ -143,9 +143,7 @@ def _moves(model: nn.Module, name: str) -> bool:
 
 
 def _elsewhere(bench: Bench, tokens: Tensor) -> None:
-    """The model on another device, the meta device being one that every machine has: what stays on
-    the CPU meets tensors that are not there.
-    """
+    """The model on the meta device, which every machine has: what stays behind meets the rest."""
     if bench.driver.device.type != "cpu" or bench.driver.inputs or bench.driver.decodes:
         bench.not_checked("another device: only models on the CPU that take tokens alone")
         return
@@ -190,7 +188,7 @@ def _exported(bench: Bench, tokens: Tensor) -> None:
         try:
             made = torch.export.export(model, (), given, dynamic_shapes=shapes, strict=False)
             program = made.module()
-        except Exception as error:  # whatever tracing may raise
+        except Exception as error:  # noqa: BLE001 (whatever tracing may raise)
             said = " ".join(str(error).split())[:160]
             _found(
                 bench, f"torch.export raised {type(error).__name__}: {said}", "an export", _EXPORT
@@ -201,7 +199,7 @@ def _exported(bench: Bench, tokens: Tensor) -> None:
         wanted = driver(other).output
         try:
             result = program(**(given | {driver.argument: other}))
-        except Exception as error:  # the same
+        except Exception as error:  # noqa: BLE001 (the same)
             said = " ".join(str(error).split())[:160]
             _found(bench, f"another length: {said}", "an export for every length", _EXPORT)
             return

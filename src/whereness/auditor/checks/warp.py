@@ -106,7 +106,9 @@ def _rows(subject: Subject, observed: Observed, driver: Driver) -> None:
 
 def _order(subject: Subject, observed: Observed, driver: Driver) -> None:
     """Two tokens that change places must change what the others see, where position is known."""
-    known = [v for v in observed.layers if not v.crosses and v.classified not in ("none", "unknown")]
+    known = [
+        v for v in observed.layers if not v.crosses and v.classified not in ("none", "unknown")
+    ]
     if driver.takes != "tokens" or not known:
         return
     tokens = driver.sample(1, TOKENS, seed=4)
@@ -125,7 +127,7 @@ def _order(subject: Subject, observed: Observed, driver: Driver) -> None:
                 where="",
                 expected="swapping two tokens changes what a later token sees",
                 measured="nothing changes",
-                cause="attention runs over another axis than the tokens', or positions are constant",
+                cause="attention runs over another axis than the tokens'; or positions are fixed",
                 remedy="check the order of the axes (batch, heads, tokens, channels)",
             )
         )
