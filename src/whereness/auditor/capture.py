@@ -14,7 +14,7 @@ from whereness.auditor.findings import Class
 from whereness.auditor.placing import place
 from whereness.auditor.probing import driver_of
 from whereness.auditor.restore import in_float64, restored, written
-from whereness.auditor.runs import BIASED_SLOTS, NEAR_SLOTS, SILENT_SLOTS, Runs
+from whereness.auditor.runs import BIASED_SLOTS, LONG_SLOTS, NEAR_SLOTS, SILENT_SLOTS, Runs
 from whereness.auditor.subject import Subject
 from whereness.auditor.views import TOEPLITZ, LayerView, Observed
 
@@ -61,6 +61,10 @@ def _read(model: nn.Module, driver: Driver, *, exact: bool) -> Observed:
             longer = runs.first_that_works(BIASED_SLOTS, runs.silent, needed=False)
             silent, silent_far = longer or silent, runs.silent_far()
         far = runs.far()
+        if near is not None and (
+            near.tables or far is None or near.sides.keys() > far.sides.keys()
+        ):
+            near = runs.first_that_works(LONG_SLOTS, runs.near)
     layers = runs.views(near, silent, far, silent_far)
     tables = tuple(near.tables if near is not None else ())
     paths = {view.where for view in layers}

@@ -29,13 +29,14 @@ AXIS_FARTHEST = 10
 """The run along one axis goes up to 2^10 + 1: grids are not larger."""
 FARTHEST = 17
 """The far run goes up to 2^17 + 1."""
-NEAR_SLOTS, SILENT_SLOTS = (67, 71, 37, 39, 19, 21, 11, 7), (149, 151, 67, 71, 37, 19, 11, 7)
-"""Slots of the near and silent runs: as many as the model takes, and no size of its weights, so
-that axes are told by their size. T5's buckets end at 128."""
-
-
-BIASED_SLOTS = (307, 311)
-"""Slots where something is added: bfloat16 holds whole numbers up to 256."""
+NEAR_SLOTS = (37, 39, 19, 21, 11, 7)
+LONG_SLOTS = (67, 71, *NEAR_SLOTS)
+"""Slots of the near run, the long ones where no far run says more: as many as the model takes, and
+no size of its weights, so that axes are told by their size."""
+SILENT_SLOTS = LONG_SLOTS
+BIASED_SLOTS = (307, 311, 149, 151, *LONG_SLOTS)
+"""Slots of the silent run, the most where something is added: bfloat16 holds whole numbers up to
+256, and T5's buckets end at 128."""
 
 
 @dataclass
