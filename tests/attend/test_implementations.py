@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 import whereness as wn
 from attend.oracle import (
@@ -22,6 +23,7 @@ from attend.oracle import (
     slope,
     waving,
 )
+from whereness.attend.core import plainly
 from whereness.encoding import as_encoding
 
 IMPLEMENTATIONS = ("auto", "reference", "sdpa")
@@ -430,3 +432,23 @@ def test_inputs_are_left_alone(implementation):
     )
     for t, copy in zip(given, copies, strict=True):
         assert torch.equal(t, copy)
+
+
+def test_auto_is_the_plain_steps_for_who_follows_tensors():
+    q, k, v = (torch.randn(1, 2, 5, 8) for _ in range(3))
+    encoding, seen = wn.ALiBi(2), []
+
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with plainly(), Watching():
+        got = wn.attention(q, k, v, encoding, causal=True)
+    assert "softmax" in seen
+    want = wn.attention(q, k, v, encoding, causal=True, implementation="reference")
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+    seen.clear()
+    with Watching():
+        wn.attention(q, k, v, encoding, causal=True)
+    assert "softmax" not in seen

@@ -5,6 +5,7 @@ from dataclasses import fields
 
 import pytest
 
+import whereness as wn
 from processes import ROOT
 from whereness.auditor.findings import (
     CHECKS,
@@ -16,6 +17,7 @@ from whereness.auditor.findings import (
     Report,
 )
 from whereness.auditor.kinds import TEACHING
+from whereness.auditor.terminal import text
 from whereness.cli.audit import Options
 
 PAGE = (ROOT / "docs/audit.md").read_text(encoding="utf-8")
@@ -46,3 +48,21 @@ def test_every_option_is_described():
     for field in fields(Options):
         if field.name != "target":
             assert f"`--{field.name.replace('_', '-')}" in PAGE
+
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.untyped
+def test_what_is_shown_is_what_the_command_prints():
+    """The model of the page, in the README's words as well."""
+    names = {}
+    source = next(text for _, text in BLOCK.findall(PAGE) if "class Model" in text)
+    exec(compile(source, "docs/audit.md", "exec"), names)
+    printed = text(wn.audit(names["Model"](10_000.0), config=names["config"]))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("## Check a model")[2].partition("\n## ")[0]
+    shown = [block for page in (PAGE, section) for kind, block in BLOCK.findall(page) if not kind]
+    assert len(shown) == 2
+    for paragraph in "\n".join(shown).split("\n\n"):
+        assert paragraph.strip() in printed

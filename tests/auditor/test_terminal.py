@@ -119,6 +119,11 @@ def test_errors_come_before_warnings_and_notes():
     assert places == sorted(places)
 
 
+def test_findings_end_with_the_verdict_which_may_be_out_of_sight_above():
+    assert text(audits.faulty(), 110).endswith("\n\nFound 1 error, 1 warning and 1 note.")
+    assert text(audits.clean(), 110).count("No fault found") == 1
+
+
 def test_nothing_compared_is_not_called_clean():
     said = text(audits.silent(), 110)
     assert "Nothing could be compared" in said

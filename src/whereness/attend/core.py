@@ -3,7 +3,8 @@
 Axes: B batch, H query heads, G key/value heads, S queries, T keys, D head_dim.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -28,6 +29,20 @@ serve(request) -> (output (B, H, S, V), weights (B, H, S, T) or None)
 OF_DOOR_3 = ("native", "triton")
 """Kernels that turn queries and keys, which rotary encodings choose by the device."""
 IMPLEMENTATIONS = ("auto", *sorted(SERVERS))
+
+_automatic = tuple(SERVERS)
+"""What "auto" tries, in this order."""
+
+
+@contextmanager
+def plainly() -> Generator[None]:
+    """Let "auto" be the plain steps inside: for who follows tensors through a model."""
+    global _automatic  # noqa: PLW0603 (calls lie deep within models: nothing to pass it by)
+    before, _automatic = _automatic, ("reference",)
+    try:
+        yield
+    finally:
+        _automatic = before
 
 
 def attend(
@@ -75,8 +90,9 @@ def choose(request: Request) -> str:
         return options.implementation
     return next(
         name
-        for name, server in SERVERS.items()
-        if server.refusal(options, encoding) is None and server.declines(request) is None
+        for name in _automatic
+        if SERVERS[name].refusal(options, encoding) is None
+        and SERVERS[name].declines(request) is None
     )
 
 

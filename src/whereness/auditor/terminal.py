@@ -74,6 +74,9 @@ def _parts(report: Report, columns: int) -> Iterator[Text | Table]:
     yield from findings(report, columns)
     yield from compared(report, columns)
     yield from not_checked(report, columns)
+    if report.findings:
+        yield Text()
+        yield from verdict(report, columns)  # again: the first lines may be out of sight
 
 
 def header(report: Report, columns: int) -> Iterator[Text]:
@@ -81,10 +84,15 @@ def header(report: Report, columns: int) -> Iterator[Text]:
     yield from wrapped(plain(report.target), columns, style="bold")
     if report.what:
         yield from wrapped(plain(report.what), columns)
-    states: dict[str, State] = {"errors": "error", "warnings": "warning", "clean": "ok"}
-    style = STYLES[states.get(report.verdict, "not checked")]
-    yield from wrapped(headline(report), columns, style=style.replace("dim", "bold"))
+    yield from verdict(report, columns)
     yield from wrapped(reach(report), columns)
+
+
+def verdict(report: Report, columns: int) -> Iterator[Text]:
+    """The verdict in its colour."""
+    states: dict[str, State] = {"errors": "error", "warnings": "warning", "clean": "ok"}
+    style = "bold" if report.verdict not in states else STYLES[states[report.verdict]]
+    yield from wrapped(headline(report), columns, style=style)
 
 
 # Layers

@@ -21,7 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from whereness.attend.core import plainly
 from whereness.auditor.stack import Stack
+from whereness.kernels.rotary import using
 
 MARK = "_whereness_mark"
 CONTENT, WEIGHTS = 0, -1
@@ -111,11 +113,14 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator["Watch"]:
-        """Watch all calls of torch in the block. Fused encoder layers are told to be open."""
+        """Watch all calls of torch in the block.
+
+        Fused encoder layers are told to be open, and our own kernels to be plain torch.
+        """
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
-            with self.stack.following(), _Mode(self):
+            with self.stack.following(), using("reference"), plainly(), _Mode(self):
                 yield self
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)

@@ -207,7 +207,9 @@ def _against_difference(
             weight.data.add_(way, alpha=step)
             return float((bench.driver(tokens).output * factor).sum())
 
-    step = 1e-4 * float(weight.std())
+    # Norms that compute in float32 even here leave noise: a short step would measure that alone.
+    # Weights may be all zeros, at the start.
+    step = 1e-2 * (float(weight.std()) or 1.0)
     far, near = ((loss(s) - loss(-s)) / (2 * s) for s in (step, step / 4))
     size = float(grad.norm() * way.norm()) / max(1.0, weight.numel() ** 0.5)
     if abs(far - near) > 0.01 * max(abs(far), size):

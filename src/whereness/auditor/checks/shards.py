@@ -126,6 +126,11 @@ def _permuted(bench: Bench, tokens: Tensor, ids: Tensor, whole: Tensor) -> dict[
                 "zigzag and striped ranks: layers read the order of slots by themselves"
             )
             return {}
+        if causal and not bench.differ(
+            bench.run(tokens, positions=ids, mask=_full(ones, tokens)), whole
+        ):
+            bench.not_checked("zigzag and striped ranks: no mask lets a token see a later slot")
+            return {}
         for name, order in orders(LENGTH, RANKS).items():
             slots = torch.tensor(order, device=driver.device)
             mask = _full(seen[slots][:, slots], tokens)
