@@ -30,7 +30,6 @@ PROBES = (
 )
 """Checks of whole outputs, in their order."""
 
-
 def looked(model: nn.Module, *checks: str, inputs: Any = None) -> Report:
     """What these checks say of a model."""
     subject = Subject(name="model", report=Report(target="model"), model=model, inputs=inputs)

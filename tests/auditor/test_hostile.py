@@ -346,12 +346,15 @@ def test_a_module_that_prints_does_not_print_here(named, capfd):
 
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 from whereness.auditor import run
 from whereness.auditor.checks import Check
 import whereness.auditor.checks.config as check
 def look(subject):
-    subject.model(subject.shared["driver"].sample(1, 3))
+    driver = subject.shared["driver"]
+    for _ in range(8):  # were those that are forked to go on here, they would be 2^8
+        driver(driver.sample(1, 3))
+    print(os.getpid())
     subject.compared("CHK1", "spectrum")
 run.TABLE, check.run = (Check("config", "CHK1", "model"),), look
 print("before")
@@ -360,12 +363,14 @@ print(json.dumps([each.what for each in report.compared]))
 """
 
 
-@pytest.mark.parametrize("name", ["Printing", "plain", "Forking", "forked"])
+@pytest.mark.parametrize("name", ["Printing", "plain", "Forking", "Working", "forked"])
 def test_stdout_has_the_report_once_and_nothing_else(named, tmp_path, name):
     done = run_command(
         sys.executable, "-c", SCRIPT, f"{named}:{name}", cwd=tmp_path, PYTHONPATH=SRC
     )
     assert done.stdout == 'before\n["spectrum"]\n'
+    told = [line for line in done.stderr.splitlines() if line.isdecimal()]
+    assert len(told) == 1  # one process came through the check
 
 
 def test_a_folder_of_everything(tmp_path):

@@ -1,20 +1,28 @@
 """Running code that is not ours: what it prints, raises and leaves running stays apart.
 
 A named target may print, fork, exit or raise anything. Its output goes to stderr, since stdout may
-be the report; a process that it forked ends before it can report a second time; and what it raises
-is one line.
+be the report; a process that it forked ends when it comes back to us, since each would audit on,
+fork again, and report; and what it raises is one line.
 """
 
 import contextlib
 import ctypes
 import importlib
+import inspect
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 LONGEST = 300
+PR_SET_PDEATHSIG = 1
+"""Linux: of prctl(2), the signal that a process gets when its parent ends."""
+OURS = str(Path(__file__).parents[1])
+_inside: list[int] = []
+"""Process ids, one for each time that `aside` is entered: a fork is the target's then."""
 
 
 def told(error: BaseException) -> str:
@@ -31,14 +39,40 @@ def aside() -> Iterator[None]:
     Where stdout is the process's own, the descriptor is sent there too: compiled code and processes
     write to that.
     """
-    before = os.getpid()
     _flush()  # what waits in a buffer would be written by a forked process, too
+    _inside.append(os.getpid())
     try:
         with _descriptor_aside(), contextlib.redirect_stdout(sys.stderr or io.StringIO()):
             yield
     finally:
-        if os.getpid() != before:
+        if _inside.pop() != os.getpid():
             os._exit(0)
+
+
+def _end_on_return() -> None:
+    """In a process that was just forked: end it as soon as it returns to code of ours.
+
+    Workers that a target forks never return that far, and go on, until this process ends: one that
+    hangs (threads of compiled code are lost in a fork) would hold our output open for ever.
+    """
+    if not _inside:
+        return
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    ours = set()
+    frame = inspect.currentframe()
+    while frame := frame and frame.f_back:
+        if frame.f_code.co_filename.startswith(OURS):
+            ours.add(frame)
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        if event == "return" and frame.f_back in ours:
+            os._exit(0)
+
+    sys.setprofile(watch)
+
+
+os.register_at_fork(after_in_child=_end_on_return)
 
 
 @contextlib.contextmanager
