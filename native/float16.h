@@ -1,16 +1,16 @@
-// Rows of float16, turned with the processor's own conversions where it has them.
+// Turning rows of float16 on processors that convert it (F16C).
 #pragma once
-
-#include <cstdint>
-
-#include "numbers.h"
 
 namespace whereness {
 
-using TurnFloat16 = void(const float16 *x, float16 *out, const float *cos, const float *sin,
-                         int64_t pairs, float sign);
+struct Run;
 
 bool has_f16c();
-TurnFloat16 turn_half_f16c, turn_interleaved_f16c;
+
+// Each of one head and of two; only where has_f16c().
+void turn_f16c_half(const Run &);
+void turn_f16c_half_2(const Run &);
+void turn_f16c_interleaved(const Run &);
+void turn_f16c_interleaved_2(const Run &);
 
 }  // namespace whereness

@@ -25,17 +25,16 @@ struct Wide<double> {
 
 #define WHERENESS_INLINE inline __attribute__((always_inline))
 
-WHERENESS_INLINE float as_float(uint32_t bits) {
-  float f;
-  std::memcpy(&f, &bits, sizeof f);
-  return f;
+// The same bits as a number of another type.
+template <class To, class From>
+WHERENESS_INLINE To bits_as(From x) {
+  static_assert(sizeof(To) == sizeof(From));
+  To y;
+  std::memcpy(&y, &x, sizeof y);
+  return y;
 }
-
-WHERENESS_INLINE uint32_t as_bits(float f) {
-  uint32_t bits;
-  std::memcpy(&bits, &f, sizeof bits);
-  return bits;
-}
+WHERENESS_INLINE float as_float(uint32_t bits) { return bits_as<float>(bits); }
+WHERENESS_INLINE uint32_t as_bits(float x) { return bits_as<uint32_t>(x); }
 
 WHERENESS_INLINE float widen(float x) { return x; }
 WHERENESS_INLINE double widen(double x) { return x; }
@@ -58,12 +57,12 @@ WHERENESS_INLINE float widen(float16 x) {
 WHERENESS_INLINE void narrow(float x, float &out) { out = x; }
 WHERENESS_INLINE void narrow(double x, double &out) { out = x; }
 
-WHERENESS_INLINE uint32_t bfloat16_bits(float x) {
+// The nearest bfloat16 in the upper half; the lower half is anything.
+WHERENESS_INLINE uint32_t rounded(float x) {
   const uint32_t bits = as_bits(x);
-  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  return x != x ? 0x7fc0 : rounded;
+  return x != x ? 0x7fc00000u : bits + 0x7fff + ((bits >> 16) & 1);
 }
-WHERENESS_INLINE void narrow(float x, bfloat16 &out) { out.bits = uint16_t(bfloat16_bits(x)); }
+WHERENESS_INLINE void narrow(float x, bfloat16 &out) { out.bits = uint16_t(rounded(x) >> 16); }
 
 WHERENESS_INLINE void narrow(float x, float16 &out) {
   const uint32_t bits = as_bits(x), magnitude = bits & 0x7fffffff;

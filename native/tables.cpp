@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <tuple>
 #include <vector>
 
 #include <nanobind/stl/tuple.h>
 
 #include "kernels.h"
+#include "numbers.h"
 
 namespace whereness {
 namespace {
@@ -27,18 +27,6 @@ constexpr double TWO_OVER_PI = 0x1.45f306dc9c883p-1;
 constexpr double ROUNDER = 0x1.8p+52;
 // Beyond it the nearest multiple of pi/2 would not be found within a rounding of pi/4.
 constexpr double LARGEST_ANGLE = 0x1p+46;
-
-inline int64_t bits_of(double x) {
-  int64_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-
-inline double of_bits(int64_t bits) {
-  double x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
 
 // Two fits at Chebyshev nodes in r^2, |r| < 0.83, a little over pi/4. Relative errors: sin 2^-54,
 // cos 2^-48; a float32 keeps 2^-24.
@@ -69,7 +57,7 @@ inline int64_t reduce(double angle, double rest, double &r) {
   // Exact: a multiple of 2^-52 or of the last place of the angle, and not above 1.
   const double left = __builtin_fma(-quarters, HALF_PI_HIGH, angle);
   r = __builtin_fma(-quarters, HALF_PI_LOW, left) + rest;
-  return bits_of(rounded);
+  return bits_as<int64_t>(rounded);
 }
 
 // Everything in integers and sums of products, so that the compiler makes vectors of it. Gives a
@@ -78,22 +66,22 @@ WHERENESS_CLONES
 int64_t cos_sin_block(const double *__restrict coordinates, const double *__restrict high,
                       const double *__restrict low, int64_t count, double amplitude,
                       float *__restrict cosines, float *__restrict sines) {
-  const int64_t largest = bits_of(LARGEST_ANGLE), without_sign = INT64_MAX;
+  const int64_t largest = bits_as<int64_t>(LARGEST_ANGLE), without_sign = INT64_MAX;
   int64_t all_small = -1;
   for (int64_t i = 0; i < count; ++i) {
     const double angle = coordinates[i] * high[i];
     const double lost = __builtin_fma(coordinates[i], high[i], -angle);
-    all_small &= (bits_of(angle) & without_sign) - largest;
+    all_small &= (bits_as<int64_t>(angle) & without_sign) - largest;
     double r;
     const int64_t quarter = reduce(angle, __builtin_fma(coordinates[i], low[i], lost), r);
     const double square = r * r;
-    const int64_t sine = bits_of(sin_near_zero(r, square) * amplitude);
-    const int64_t cosine = bits_of(cos_near_zero(square) * amplitude);
+    const int64_t sine = bits_as<int64_t>(sin_near_zero(r, square) * amplitude);
+    const int64_t cosine = bits_as<int64_t>(cos_near_zero(square) * amplitude);
     // After an odd number of quarter turns sin and cos change places.
     const int64_t swapped = (sine ^ cosine) & -(quarter & 1);
     const int64_t sine_sign = (quarter & 2) << 62, cosine_sign = ((quarter + 1) & 2) << 62;
-    cosines[i] = static_cast<float>(of_bits(cosine ^ swapped ^ cosine_sign));
-    sines[i] = static_cast<float>(of_bits(sine ^ swapped ^ sine_sign));
+    cosines[i] = static_cast<float>(bits_as<double>(cosine ^ swapped ^ cosine_sign));
+    sines[i] = static_cast<float>(bits_as<double>(sine ^ swapped ^ sine_sign));
   }
   return all_small;
 }

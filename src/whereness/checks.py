@@ -170,6 +170,8 @@ def require_writable(name: str, value: Tensor) -> None:
 
 
 def _entries_share_memory(value: Tensor) -> bool:
+    if value.is_contiguous():
+        return False
     axes = sorted(
         (stride, size) for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1
     )

@@ -7,12 +7,28 @@ thd    (S, H, D), packed: one row of tokens
 Axes: B batch, H heads, S tokens, D head_dim.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
 Layout = Literal["bhsd", "bshd", "thd"]
 LAYOUTS = ("bhsd", "bshd", "thd")
+
+
+class Axes(NamedTuple):
+    """How many axes a layout has, and which hold the heads and the tokens."""
+
+    layout: Layout
+    count: int
+    heads: int
+    tokens: int
+
+
+AXES = {
+    "bhsd": Axes("bhsd", 4, 1, 2),
+    "bshd": Axes("bshd", 4, 2, 1),
+    "thd": Axes("thd", 3, 1, 0),
+}
 
 
 def heads_first(x: Tensor, layout: Layout) -> Tensor:

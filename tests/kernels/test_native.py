@@ -40,7 +40,7 @@ def native():
 def rotate(*arguments):
     from whereness.kernels import native
 
-    native.rotate(*arguments)
+    return native.rotate(*arguments)
 
 
 def laid_out(batch, heads, tokens, width, layout, dtype):
@@ -109,6 +109,20 @@ def test_every_entry_is_the_formulas_rounded_once(dtype, interleaved, transposed
         rotate(xs, tables, start, interleaved, transposed, xs)
         for x, out in zip(xs, outs, strict=True):
             assert torch.equal(x, out)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_outputs_lie_in_any_order_of_memory(dtype):
+    size = 2, 3, 5, 12
+    for layout, of_out in product(LAYOUTS, LAYOUTS):
+        x, out = (laid_out(*size, each, dtype) for each in (layout, of_out))
+        tables = tables_of(1, 5, 1, 4, dtype)
+        rotate([x], [tables], 1, False, False, [out])
+        (new,) = rotate([x], [tables], 1, False, False)
+        assert new.stride() == torch.empty_like(x).stride()
+        expected, added = oracle(x, *tables, 1, False, False)
+        for found in (out, new):
+            assert_rounded_once(found, expected, added)
 
 
 @pytest.mark.parametrize("interleaved", [False, True], ids=["half", "interleaved"])

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
+import whereness as wn
 from whereness.kernels import rotary
 from whereness.kernels.rotary import backend, rotate, rotate_, using
 
@@ -96,6 +97,17 @@ def test_gradients_of_some_outputs_or_to_some_inputs():
     assert not turned_k.requires_grad
     (found,) = torch.autograd.grad(turned_q.sum(), q)  # its gradient has strides of 0
     torch.testing.assert_close(found, by_matrix(torch.ones_like(q), tables[0], True, True))
+
+
+def test_queries_and_keys_go_back_in_passes_of_their_own():
+    rope = wn.RoPE(8)
+    q, k = (torch.randn(1, heads, 3, 8, requires_grad=True) for heads in (2, 1))
+    ones = [torch.ones_like(x) for x in (q, k)]
+    turned = rope(q, k)
+    for out, one in zip(turned, ones, strict=True):
+        out.backward(one)
+    for x, one in zip((q, k), ones, strict=True):
+        assert torch.equal(x.grad, rope.rotate(one, inverse=True))
 
 
 def test_half_precision_gradients_are_rounded_once():

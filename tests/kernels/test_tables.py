@@ -18,7 +18,7 @@ from whereness.frequencies import geometric, geometric_low
 from whereness.kernels import tables
 from whereness.kernels.tables import cos_sin, cos_sin_of_pairs
 
-ROUTES = ["compiled", "torch"] if tables.NATIVE is not None else ["torch"]
+ROUTES = ["compiled", "torch"]
 BASES = [10.0, 10_000.0, 500_000.0, 1e7]
 FAR = 2**24
 HALF_ULP = 0.5 + 2.0**-16

@@ -15,7 +15,16 @@ from whereness.bench.contest import OURS, Bar, Contestant, Row, Scale
 from whereness.bench.gate import compare
 
 BARS = {"rope": 0.85, "alibi": 0.85, "sinusoidal": 0.85, "learned": 0.85}
-OTHERS = ("integer", "binary", "relative_add", "relative_multiply", "shaw", "t5")
+OTHERS = (
+    "integer",
+    "binary",
+    "relative_add",
+    "relative_multiply",
+    "shaw",
+    "t5",
+    "kerple",
+    "sandwich",
+)
 NOPE = "NoPE"
 
 

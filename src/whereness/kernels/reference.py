@@ -5,6 +5,7 @@ Axes: B batch, H heads, S tokens, D head_dim, P pairs.
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from whereness.rotary.pairing import turn
@@ -18,20 +19,22 @@ def rotate(
     start: int,
     interleaved: bool,
     transposed: bool,
-    outs: Sequence[Tensor],
-) -> None:
-    """Turn xs (B, H, S, D) into outs, which may be the xs themselves.
+    outs: Sequence[Tensor] | None = None,
+) -> Sequence[Tensor]:
+    """Turn xs (B, H, S, D) into outs, which may be the xs themselves, or into new tensors.
 
     Args:
         tables: cos and sin (B or 1, S, H or fewer, P) of each x; a group of heads shares one.
         start: first channel that turns; P pairs follow, the other channels pass untouched.
         transposed: turn by the negative angles, the factor on cos and sin kept.
     """
+    outs = [torch.empty_like(x) for x in xs] if outs is None else outs
     for x, (cos, sin), out in zip(xs, tables, outs, strict=True):
         turned = turned_part(x, cos, sin, start, interleaved, transposed)
         if out is not x:
             out.copy_(x)
         out.narrow(-1, start, 2 * cos.shape[-1]).copy_(turned)
+    return outs
 
 
 def turned_part(

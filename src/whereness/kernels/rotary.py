@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-# ruff: noqa: SLF001, C419 (private names alone tell who must see an operator; a list is faster)
+# ruff: noqa: SLF001 (private names alone tell who must see an operator; a list is faster)
 import torch
 from torch import Tensor
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack
@@ -31,8 +31,8 @@ from whereness.kernels.compiled import NATIVE
 from whereness.kernels.reference import turned_part
 
 Tables = tuple[Tensor, Tensor]
-Writer = Callable[..., None]
-"""(xs, tables, start, interleaved, transposed, outs), as `reference.rotate` has them."""
+Writer = Callable[..., Sequence[Tensor]]
+"""(xs, tables, start, interleaved, transposed, outs or None), as `reference.rotate` has them."""
 
 BACKENDS = {
     "reference": "whereness.kernels.reference",
@@ -58,11 +58,13 @@ def rotate(
         interleaved: pair k is channels 2k and 2k + 1, otherwise k and k + P.
         transposed: turn by the negative angles, the factor kept: the backward.
     """
+    if not xs:
+        return ()
+    if not _is_seen(xs):
+        return _rotate(xs, tables, start, interleaved, transposed)
     if _is_watched(xs):
         return tuple(_ROTATE(list(xs), *_split(tables), start, interleaved, transposed))
-    if _is_recorded(xs):
-        return _record(_rotate, xs, tables, (start, interleaved, transposed))
-    return tuple(_rotate(xs, tables, start, interleaved, transposed))
+    return _record(_rotate, xs, tables, (start, interleaved, transposed))
 
 
 def rotate_(
@@ -73,7 +75,9 @@ def rotate_(
     transposed: bool = False,
 ) -> None:
     """The same in place."""
-    if _is_watched(xs) or _is_recorded(xs):
+    if not xs:
+        return
+    if _is_seen(xs):
         # torch knows all about copy_: views, leaves, versions, what a compiler may leave out.
         for x, turned in zip(xs, rotate(xs, tables, start, interleaved, transposed), strict=True):
             x.copy_(turned)
@@ -125,20 +129,25 @@ def _writer(name: str) -> Writer:
     return import_module(BACKENDS[name]).rotate
 
 
-def _writer_for(device_type: str) -> Writer:
-    return _writer(_forced or _chosen(device_type)[0])
+@cache
+def _usual_writer(device: torch.device) -> Writer:
+    return _writer(_chosen(device.type)[0])
 
 
-def _rotate(xs: Sequence[Tensor], tables: Sequence[Tables], *how: Any) -> list[Tensor]:
-    outs = [torch.empty_like(x) for x in xs]
-    if outs:
-        _writer_for(outs[0].device.type)(xs, tables, *how, outs)
-    return outs
+def _rotate(
+    xs: Sequence[Tensor],
+    tables: Sequence[Tables],
+    start: int,
+    interleaved: bool,
+    transposed: bool,
+) -> tuple[Tensor, ...]:
+    write = _writer(_forced) if _forced else _usual_writer(xs[0].device)
+    return tuple(write(xs, tables, start, interleaved, transposed, None))
 
 
 def _rotate_in_place(xs: Sequence[Tensor], tables: Sequence[Tables], *how: Any) -> None:
-    if xs:
-        _writer_for(xs[0].device.type)(xs, tables, *how, xs)
+    write = _writer(_forced) if _forced else _usual_writer(xs[0].device)
+    write(xs, tables, *how, xs)
     for x in xs:
         if not x.is_inference():
             increment_version(x)
@@ -149,24 +158,37 @@ def _split(tables: Sequence[Tables]) -> tuple[list[Tensor], list[Tensor]]:
     return [t[0] for t in tables], [t[1] for t in tables]
 
 
-def _is_recorded(xs: Sequence[Tensor]) -> bool:
-    return torch.is_grad_enabled() and any([x.requires_grad for x in xs])
-
-
-def _is_watched(xs: Sequence[Tensor]) -> bool:
-    """Whether anything but autograd must see the operator: a compiler, a transform, a subclass.
+def _is_seen(xs: Sequence[Tensor]) -> bool:
+    """Whether autograd or anything else must see the operator.
 
     Where nothing does, torch's dispatcher is gone around: it costs a decoding step as much again
     as the step.
     """
+    if _is_transformed():
+        return True
+    for x in xs:
+        if type(x) is not Tensor or x.is_neg() or (x.requires_grad and torch.is_grad_enabled()):
+            return True
+    return False
+
+
+def _is_watched(xs: Sequence[Tensor]) -> bool:
+    """Whether anything but autograd must: a compiler, a transform, a subclass."""
+    return _is_transformed() or any(type(x) is not Tensor or x.is_neg() for x in xs)
+
+
+def _is_transformed() -> bool:
     return (
         is_compiling()
         or peek_interpreter_stack() is not None
         or _len_torch_dispatch_stack() > 0
         or _get_tracing_state() is not None
         or forward_ad._current_level >= 0
-        or not all([type(x) is Tensor and not x.is_neg() for x in xs])
     )
+
+
+def _is_recorded(xs: Sequence[Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in xs)
 
 
 # The operator. Plain Library.impl: what torch.library.custom_op adds costs twice as much.
@@ -180,7 +202,7 @@ _ROTATE_IN_PLACE = torch.ops.whereness.rotate_.default
 
 
 def _rotate_op(xs: list[Tensor], cos: list[Tensor], sin: list[Tensor], *how: Any) -> list[Tensor]:
-    return _rotate(xs, list(zip(cos, sin, strict=True)), *how)
+    return list(_rotate(xs, list(zip(cos, sin, strict=True)), *how))
 
 
 def _rotate_in_place_op(xs: list[Tensor], cos: list[Tensor], sin: list[Tensor], *how: Any) -> None:
@@ -196,15 +218,19 @@ def _rotate_in_place_fake(xs: list[Tensor], *_how: Any) -> None:
 
 
 class _Turning(torch.autograd.Function):
-    """The operator as autograd sees it; backward gives the operator again, transposed."""
+    """The operator as autograd sees it; backward gives the operator again, transposed.
+
+    The tables are kept as they are and not as saved tensors, which the first of two separate
+    backward passes, from the queries and from the keys, would free for the second.
+    """
 
     @staticmethod
-    def forward(ctx: Any, below: Callable, how: tuple, count: int, *tensors: Tensor) -> tuple:
-        xs, tables = tensors[:count], tensors[count:]
-        ctx.how, ctx.count = how, count
-        ctx.save_for_backward(*tables)
+    def forward(
+        ctx: Any, below: Callable, how: tuple, tables: Sequence[Tables], *xs: Tensor
+    ) -> tuple:
+        ctx.how, ctx.tables = how, tables
         ctx.set_materialize_grads(False)  # an output that nobody used costs nothing
-        outs = tuple(below(xs, _paired(tables), *how))
+        outs = tuple(below(xs, tables, *how))
         fixed = [y for x, y in zip(xs, outs, strict=True) if not x.requires_grad]
         ctx.mark_non_differentiable(*fixed)
         return outs
@@ -212,25 +238,17 @@ class _Turning(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple:
         start, interleaved, transposed = ctx.how
-        tables = _paired(ctx.saved_tensors)
         there = {i: g for i, g in enumerate(grads) if g is not None and ctx.needs_input_grad[3 + i]}
-        of_those = [tables[i] for i in there]
+        of_those = [ctx.tables[i] for i in there]
         turned = rotate(list(there.values()), of_those, start, interleaved, not transposed)
         found = dict(zip(there, turned, strict=True))
-        of_xs = [found.get(i) for i in range(ctx.count)]
-        return (None, None, None, *of_xs, *[None] * (2 * ctx.count))
-
-
-def _paired(flat: Sequence[Tensor]) -> list[Tables]:
-    """cos, sin, cos, sin, ... as tables."""
-    return list(zip(flat[::2], flat[1::2], strict=True))
+        return (None, None, None, *(found.get(i) for i in range(len(grads))))
 
 
 def _record(below: Callable, xs: Sequence[Tensor], tables: Sequence[Tables], how: tuple) -> tuple:
-    flat = [t for pair in tables for t in pair]
     # Not Function.apply: this is one level of autograd, torch.func's or the only one.
     apply: Callable = super(torch.autograd.Function, _Turning).apply  # type: ignore[missing-attribute]
-    return apply(below, how, len(xs), *xs, *flat)
+    return apply(below, how, tables, *xs)
 
 
 def _rotate_autograd(

@@ -33,9 +33,9 @@ def rotate(
     start: int,
     interleaved: bool,
     transposed: bool,
-    outs: Sequence[Tensor],
-) -> None:
-    """Turn xs (B, H, S, D) into outs, which may be the xs themselves.
+    outs: Sequence[Tensor] | None = None,
+) -> Sequence[Tensor]:
+    """Turn xs (B, H, S, D) into outs, which may be the xs themselves, or into new tensors.
 
     Args:
         tables: cos and sin of each x, float64 for a float64 x, else float32; a group of heads
@@ -49,6 +49,7 @@ def rotate(
         ValueError: tensors on the CPU, outside of Triton's interpreter.
     """
     kernel, interpreted = _kernel()
+    outs = [torch.empty_like(x) for x in xs] if outs is None else outs
     for x, (cos, sin), out in zip(xs, tables, outs, strict=True):
         if not (x.is_cuda or interpreted):
             raise ValueError(
@@ -58,6 +59,7 @@ def rotate(
         if out.numel():
             with torch.cuda.device_of(x):  # Triton launches on the current device
                 _launch(kernel, x, cos, sin, start, interleaved, transposed, out)
+    return outs
 
 
 def _launch(

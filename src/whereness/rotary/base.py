@@ -19,6 +19,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from whereness.checks import (
+    FLOATING_TYPES,
     require_bool,
     require_choice,
     require_floating,
@@ -29,13 +30,12 @@ from whereness.checks import (
 from whereness.encoding import At, Features, PositionalEncoding
 from whereness.kernels.reference import turned_part
 from whereness.kernels.rotary import rotate, rotate_
-from whereness.layouts import LAYOUTS, Layout, as_given, heads_first
+from whereness.layouts import AXES, LAYOUTS, Axes, Layout, as_given, heads_first
 from whereness.rotary.lengths import lengths_of
 from whereness.rotary.pairing import PAIRINGS, Pairing
 from whereness.where import Where, filled
 
 Side = Literal["leading", "trailing"]
-HEADS_AXIS = {"bhsd": 1, "bshd": 2, "thd": 1}
 
 
 class Turn(NamedTuple):
@@ -71,9 +71,13 @@ class Run(NamedTuple):
     start: int
     first: int
     pairs: int
+    whole: bool = False
+    """The tables have no other pairs."""
 
     def of(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """The tables of these pairs."""
+        if self.whole:
+            return cos, sin
         return cos.narrow(-1, self.first, self.pairs), sin.narrow(-1, self.first, self.pairs)
 
 
@@ -91,6 +95,8 @@ class Rotary(PositionalEncoding):
     relative = True
     per_head: bool = False
     """True: every head has angles of its own."""
+    in_own_type: bool = False
+    """True: tensors are turned in their own type, not in float32 at least."""
     head_dim: int  # type: ignore[bad-override-mutable-attribute]
 
     def __init__(
@@ -109,7 +115,7 @@ class Rotary(PositionalEncoding):
         self.pairing, self.rotary_side = pairing, rotary_side
         self._interleaved = pairing == "interleaved"
         start = 0 if rotary_side == "leading" else head_dim - rotary_dim
-        self._runs: tuple[Run, ...] = (Run(start, 0, rotary_dim // 2),)
+        self._runs: tuple[Run, ...] = (Run(start, 0, rotary_dim // 2, whole=True),)
 
     @property
     def frequencies(self) -> Tensor | tuple[Tensor, ...]:
@@ -259,7 +265,17 @@ class Rotary(PositionalEncoding):
         self, where: Where | At | Tensor | None, inputs: dict[str, Tensor], layout: Layout
     ) -> At:
         require_choice("layout", layout, LAYOUTS)
-        lengths = [self._checked_length(name, x, layout) for name, x in inputs.items()]
+        axes = AXES[layout]
+        at = where if isinstance(where, At) else self._prepared(where, inputs, axes)
+        if at.encoding is not self:
+            raise ValueError("These positions were prepared for another encoding.")
+        for name, x in inputs.items():
+            self._check_fit(name, x, at.data.keys if name == "k" else at.data.queries, axes)
+        return at
+
+    def _prepared(self, where: Where | Tensor | None, inputs: dict[str, Tensor], axes: Axes) -> At:
+        """Positions that are no At yet, those of 0 .. S-1 where there are none."""
+        lengths = [self._checked_shape(name, x, axes)[axes.tokens] for name, x in inputs.items()]
         if where is None:
             if self.num_axes > 1:
                 raise ValueError(
@@ -276,25 +292,43 @@ class Rotary(PositionalEncoding):
             where = Where(where, num_axes=self.num_axes)
         if isinstance(where, Where) and self.takes_grid:
             where = where.of_tokens(lengths[0], lengths[-1])
-        at = where if isinstance(where, At) else self.prepare(where)
-        if at.encoding is not self:
-            raise ValueError("These positions were prepared for another encoding.")
-        for (name, x), length in zip(inputs.items(), lengths, strict=True):
-            turned = at.data.keys if name == "k" else at.data.queries
-            _check_fit(name, x, turned, length, layout)
-        return at
+        return self.prepare(where)
 
-    def _checked_length(self, name: str, x: Tensor, layout: Layout) -> int:
-        require_floating(name, x)
-        axes = 3 if layout == "thd" else 4
-        if x.dim() != axes:
-            raise ValueError(f"Layout {layout!r} has {axes} axes, got {tuple(x.shape)} for {name}.")
-        if x.shape[-1] != self.head_dim:
+    def _checked_shape(self, name: str, x: Tensor, axes: Axes) -> torch.Size:
+        if not isinstance(x, Tensor) or x.dtype not in FLOATING_TYPES:
+            require_floating(name, x)
+        shape = x.shape
+        if len(shape) != axes.count:
+            raise ValueError(
+                f"Layout {axes.layout!r} has {axes.count} axes, got {tuple(shape)} for {name}."
+            )
+        if shape[-1] != self.head_dim:
             raise ValueError(
                 f"{type(self).__name__} was built for head_dim={self.head_dim}, got "
-                f"{tuple(x.shape)} for {name}."
+                f"{tuple(shape)} for {name}."
             )
-        return x.shape[{"bhsd": 2, "bshd": 1, "thd": 0}[layout]]
+        return shape
+
+    def _check_fit(self, name: str, x: Tensor, turned: Turn, axes: Axes) -> None:
+        shape = self._checked_shape(name, x, axes)
+        cos = turned.cos
+        batch, tokens, heads, _ = cos.shape
+        if tokens != shape[axes.tokens]:
+            raise ValueError(
+                f"Positions must match the tokens of {name}: needed {shape[axes.tokens]}, got "
+                f"{tokens}."
+            )
+        if batch != 1 and (axes.count == 3 or batch != shape[0]):
+            raise ValueError(
+                f"Positions have batch size {batch}, got a tensor {tuple(shape)} for {name}."
+            )
+        if heads != 1 and shape[axes.heads] % heads:
+            raise ValueError(
+                f"{name} must have a multiple of the {heads} heads that turn differently, got "
+                f"{tuple(shape)}."
+            )
+        if cos.device != x.device:
+            raise ValueError(f"Positions must be on {x.device}, got {cos.device}.")
 
     def _turned(self, x: Tensor, turned: Turn, layout: Layout, inverse: bool) -> Tensor:
         return self._all_turned((x,), (turned,), layout, inverse)[0]
@@ -302,29 +336,31 @@ class Rotary(PositionalEncoding):
     def _all_turned(
         self, xs: Sequence[Tensor], turns: Sequence[Turn], layout: Layout, inverse: bool = False
     ) -> tuple[Tensor, ...]:
-        tables = [self._tables_for(x, t, inverse) for x, t in zip(xs, turns, strict=False)]
-        for cos, _ in tables:
-            if self._by_formula(cos):
-                return tuple(
-                    self._by_torch(x, cos, sin, layout, inverse)
-                    for x, (cos, sin) in zip(xs, tables, strict=True)
-                )
-        views: Sequence[Tensor] = [heads_first(x, layout) for x in xs]
-        if len(self._runs) == 1:
-            views = rotate(views, tables, self._runs[0].start, self._interleaved, inverse)
-        else:
-            for run in self._runs:
-                parts = [run.of(cos, sin) for cos, sin in tables]
-                views = rotate(views, parts, run.start, self._interleaved, inverse)
-        return tuple(as_given(x, layout) for x in views)
+        # Queries and keys mostly share theirs. Decoding is in a hurry: no step here is for nothing.
+        tables = [self._tables_for(xs[0], turns[0], inverse)]
+        if len(xs) == 2:
+            shared = turns[1] is turns[0] and xs[1].dtype == xs[0].dtype
+            tables.append(tables[0] if shared else self._tables_for(xs[1], turns[1], inverse))
+        if self._by_formula(tables[0][0]) or (
+            tables[-1] is not tables[0] and self._by_formula(tables[-1][0])
+        ):
+            return tuple(
+                self._by_torch(x, cos, sin, layout, inverse)
+                for x, (cos, sin) in zip(xs, tables, strict=True)
+            )
+        views = xs if layout == "bhsd" else [heads_first(x, layout) for x in xs]
+        for run in self._runs:
+            parts = tables if run.whole else [run.of(cos, sin) for cos, sin in tables]
+            views = rotate(views, parts, run.start, self._interleaved, inverse)
+        return tuple(views) if layout == "bhsd" else tuple([as_given(x, layout) for x in views])
 
     def _tables_for(self, x: Tensor, turned: Turn, inverse: bool) -> tuple[Tensor, Tensor]:
         """cos and sin of the type that x is turned in; with `inverse` for a turn back."""
-        dtype = self._dtype_of_turning(x.dtype)
-        cos, sin = turned[:2]
-        if dtype != cos.dtype:
-            cos, sin = self.exactly(turned) if dtype == torch.float64 else (cos, sin)
-            cos, sin = cos.to(dtype), sin.to(dtype)
+        cos, sin = turned.cos, turned.sin
+        if self.in_own_type or x.dtype == torch.float64:
+            if x.dtype == torch.float64:
+                cos, sin = self.exactly(turned)
+            cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         if inverse and not self.norm_preserving:
             size = cos.square() + sin.square()
             cos, sin = cos / size, sin / size
@@ -332,7 +368,9 @@ class Rotary(PositionalEncoding):
 
     def _by_formula(self, cos: Tensor) -> bool:
         """Torch's own operations turn: tables that learn, and types that the kernels refuse."""
-        return cos.requires_grad or cos.dtype not in (torch.float32, torch.float64)
+        return cos.requires_grad or (
+            self.in_own_type and cos.dtype not in (torch.float32, torch.float64)
+        )
 
     def _by_torch(
         self, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, inverse: bool
@@ -346,28 +384,6 @@ class Rotary(PositionalEncoding):
             done = run.start + 2 * run.pairs
         pieces.append(x.narrow(-1, done, self.head_dim - done))
         return as_given(torch.cat([p for p in pieces if p.shape[-1]], -1), layout)
-
-    def _dtype_of_turning(self, dtype: torch.dtype) -> torch.dtype:
-        return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _check_fit(name: str, x: Tensor, turned: Turn, length: int, layout: Layout) -> None:
-    batch, tokens, heads = turned.cos.shape[:3]
-    if tokens != length:
-        raise ValueError(
-            f"Positions must match the tokens of {name}: needed {length}, got {tokens}."
-        )
-    if batch != 1 and (layout == "thd" or batch != x.shape[0]):
-        raise ValueError(
-            f"Positions have batch size {batch}, got a tensor {tuple(x.shape)} for {name}."
-        )
-    if x.shape[HEADS_AXIS[layout]] % heads:
-        raise ValueError(
-            f"{name} must have a multiple of the {heads} heads that turn differently, got "
-            f"{tuple(x.shape)}."
-        )
-    if turned.cos.device != x.device:
-        raise ValueError(f"Positions must be on {x.device}, got {turned.cos.device}.")
 
 
 def _still(cos: Tensor, sin: Tensor, absent: Tensor) -> Table:

@@ -76,6 +76,7 @@ class RoPE(Rotary):
         if compat is not None:
             require_choice("compat", compat, ("huggingface",))
         self.base, self.scaling, self.compat = float(base), scaling, compat
+        self.in_own_type = compat is not None
         self._plain = Spectrum(self.base, self.rotary_dim)
         self._frequencies = self._constants()
         # What the floats lack of the exact frequencies; a scaling's are taken as they are.
@@ -201,6 +202,3 @@ class RoPE(Rotary):
 
     def _length(self, length: int) -> Tensor:
         return torch.tensor(length, dtype=torch.int64, device="cpu").to(self._dtype)
-
-    def _dtype_of_turning(self, dtype: torch.dtype) -> torch.dtype:
-        return dtype if self.compat is not None else super()._dtype_of_turning(dtype)

@@ -87,8 +87,9 @@ def _by_key(subject: Subject, observed: Observed) -> None:
         views = [v for v in observed.layers if v.part == name and seen_by_last(v) is not None]
         if window is None or any(sight is not None for sight in layers.sights) or not views:
             continue
-        seen = [(view, *(seen_by_last(view) or (0, 0))) for view in views]
-        narrow = [each for each in seen if each[1] < each[2]]
+        seen = [(view, seen_by_last(view) or (0, 0)) for view in views]
+        narrow = [(view, got, there) for view, (got, there) in seen if got < there]
+        most = seen[0][1][1]
         for view, got, there in narrow:
             if abs(got - window) == 1 and got < there:
                 subject.found(
@@ -103,7 +104,7 @@ def _by_key(subject: Subject, observed: Observed) -> None:
                         remedy="let a query see keys at 0 <= distance < window",
                     )
                 )
-        if not narrow and seen[0][2] > window:
+        if not narrow and most > window:
             subject.found(
                 finding_of(
                     CHECK,
@@ -111,7 +112,7 @@ def _by_key(subject: Subject, observed: Observed) -> None:
                     "K19",
                     "warning",
                     expected=f"some layers see a window of {window} tokens",
-                    measured=f"in every layer the last token sees all {seen[0][2]}",
+                    measured=f"in every layer the last token sees all {most}",
                     cause="the window of the config is never applied",
                     remedy="mask keys beyond the window in the layers that the config names",
                 )
