@@ -101,8 +101,12 @@ class Bench:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[Driver]:
-        """The driver; what the runs leave behind in the model is put back."""
+        """The driver; what the runs leave behind in the model is put back.
+
+        Models that draw random numbers even in eval mode draw the same each time.
+        """
         with restored(self.model):
+            torch.manual_seed(0)
             yield self.driver
 
     def run(self, tokens: Tensor, **how: Any) -> Tensor:

@@ -68,7 +68,7 @@ class _Saved:
         self.modules = [(m, dict(vars(m))) for m in model.modules()]
         self.containers: dict[int, tuple[Any, Any]] = {}
         self.objects: dict[int, tuple[Any, dict[str, Any]]] = {}
-        self.values: dict[int, tuple[Tensor, Tensor]] = {}
+        self.values: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self.parameters = {id(p): (p, p.data, p.requires_grad, p.grad) for p in _all(model)}
         for _, attributes in self.modules:
             for value in attributes.values():
@@ -90,7 +90,7 @@ class _Saved:
     def _save_tensor(self, value: Any) -> None:
         known = isinstance(value, nn.Parameter) or id(value) in self.values
         if isinstance(value, Tensor) and not known and value.layout == torch.strided:
-            self.values[id(value)] = (value, value.detach().clone())
+            self.values[id(value)] = (value, value.data, value.detach().clone())
 
     def put_back(self) -> None:
         """Undo everything."""
@@ -100,8 +100,8 @@ class _Saved:
             vars(one).clear()
             vars(one).update(attributes)
         with torch.no_grad():
-            for tensor, kept in self.values.values():
-                _rewrite(tensor, kept)
+            for tensor, data, kept in self.values.values():
+                _rewrite(tensor, data, kept)
             for parameter, data, needs_grad, grad in self.parameters.values():
                 if parameter.data_ptr() != data.data_ptr() or parameter.dtype != data.dtype:
                     parameter.data = data
@@ -130,15 +130,15 @@ def _refill(value: Any, kept: Any) -> None:
                 value[key] = item
 
 
-def _rewrite(tensor: Tensor, kept: Tensor) -> None:
-    """Give `tensor` the values and the shape of `kept`."""
-    if tensor.is_meta or (tensor.shape == kept.shape and _same(tensor, kept)):
+def _rewrite(tensor: Tensor, data: Tensor, kept: Tensor) -> None:
+    """Give `tensor` the storage of `data` and the values of `kept`."""
+    moved = tensor.is_meta != data.is_meta or tensor.data_ptr() != data.data_ptr()
+    if moved or tensor.dtype != data.dtype or tensor.shape != data.shape:
+        tensor.data = data
+    if tensor.is_meta or _same(tensor, kept):
         return
     with torch.inference_mode(tensor.is_inference()):
-        if tensor.shape != kept.shape or tensor.dtype != kept.dtype:
-            tensor.data = kept
-        else:
-            tensor.copy_(kept)
+        tensor.copy_(kept)
 
 
 def _same(tensor: Tensor, kept: Tensor) -> bool:
