@@ -73,6 +73,7 @@ def _table(model: str, names: str, takes: str = "tokens") -> dict[str, Architect
 SECTIONS = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
 }
+STRIPED = {"rope_parameters": {**SECTIONS["rope_parameters"], "mrope_section": [4, 2, 2]}}
 FULL = ["full_attention"]
 LATENT = {"num_key_value_heads": HEADS}
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1}
@@ -179,7 +180,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "t5gemma": Architecture("t5gemma", "base", "both", {"encoder": GEMMA, "decoder": GEMMA}),
     "qwen2_vl_text": Architecture("qwen2_vl_text", "base", keys=SECTIONS),
     "qwen2_5_vl_text": Architecture("qwen2_5_vl_text", "base", keys=SECTIONS),
-    "qwen3_vl_text": Architecture("qwen3_vl_text", "base", keys=SECTIONS),
+    "qwen3_vl_text": Architecture("qwen3_vl_text", "base", keys=STRIPED),
     "glm4v_text": Architecture("glm4v_text", "base", keys=SECTIONS),
     "qwen2_vl_vision": Architecture(
         "qwen2_vl",

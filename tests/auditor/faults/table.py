@@ -42,18 +42,22 @@ def bad(report: Report) -> list[Finding]:
 
 
 @cache
-def already(where: Where, host: str) -> frozenset[tuple[str, str]]:
-    """Checks and kinds that are found in the unbroken host: faults that it has of its own."""
+def already(where: Where, host: str) -> frozenset[tuple[str, str, str]]:
+    """Checks, kinds and severities found in the unbroken host: faults that it has of its own."""
     any_of_it = next(f for f in FAULTS.values() if (f.where, f.host) == (where, host))
     with tempfile.TemporaryDirectory() as folder:
         report = audited(any_of_it.sound(Path(folder)))
-    return frozenset((found.check, found.kind) for found in bad(report))
+    return frozenset(map(_what, bad(report)))
 
 
 def added(fault: Fault, report: Report) -> list[Finding]:
     """Errors and warnings that the unbroken host does not have."""
     before = already(fault.where, fault.host)
-    return [found for found in bad(report) if (found.check, found.kind) not in before]
+    return [found for found in bad(report) if _what(found) not in before]
+
+
+def _what(found: Finding) -> tuple[str, str, str]:
+    return found.check, found.kind, found.severity
 
 
 def row(id_: str) -> Row:
