@@ -75,16 +75,16 @@ def test_rounded_frequencies_are_named_also_if_they_came_back(tmp_path, dtype, b
 
 @pytest.mark.parametrize("base", [10_000.1, 500_000.0, 100.0])
 def test_another_base_is_named(tmp_path, base):
-    told = wrong(report(tmp_path, {INV: speeds(base).float()}), "CHK1", "K02")
+    told = wrong(report(tmp_path, {INV: speeds(base).float()}), "CHK9", "K07")
     assert f"base {base:.6g}" in told.measured
 
 
 def test_frequencies_without_the_configs_scaling_are_named(tmp_path):
     config = {**CONFIG, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}
     sound(report(tmp_path, {INV: speeds().float() / 4}, config))
-    told = wrong(report(tmp_path, {INV: speeds().float()}, config), "CHK1", "K02")
+    told = wrong(report(tmp_path, {INV: speeds().float()}, config), "CHK9", "K07")
     assert "base 10000" in told.measured
-    told = wrong(report(tmp_path, {INV: speeds().float() / 8}, config), "CHK1", "K02")
+    told = wrong(report(tmp_path, {INV: speeds().float() / 8}, config), "CHK9", "K07")
     assert "another one" in told.measured
 
 
@@ -117,7 +117,7 @@ def test_layers_with_bases_of_their_own(tmp_path):
     }
     sound(report(tmp_path, both, config), 2)
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
-    wrong(report(tmp_path, {name: speeds(1e6).float()}, config), "CHK1", "K02")
+    wrong(report(tmp_path, {name: speeds(1e6).float()}, config), "CHK9", "K07")
 
 
 def test_without_a_config_nothing_is_said_to_be_right(tmp_path):
@@ -174,7 +174,7 @@ def test_a_scaled_table_has_the_amplitude(tmp_path):
     right = built.amplitude * angle.cos()
     sound(report(tmp_path, {"rotary_emb.cos_cached": right.float()}, config), 2)
     assert built.amplitude > 1.1
-    wrong(report(tmp_path, {"rotary_emb.cos_cached": angle.cos().float()}, config), "CHK1", "K02")
+    wrong(report(tmp_path, {"rotary_emb.cos_cached": angle.cos().float()}, config), "CHK9", "K07")
 
 
 @pytest.mark.parametrize("what", ["frequencies", "positions", "frequencies and positions"])
@@ -195,7 +195,7 @@ def test_what_was_rounded_before_the_angles_is_named(tmp_path, what, dtype):
 
 def test_tables_of_another_base_or_of_nothing_are_named(tmp_path):
     name = "rotary_emb.sin_cached"
-    wrong(report(tmp_path, {name: angles(base=10_100.0).sin().float()}), "CHK1", "K02")
+    wrong(report(tmp_path, {name: angles(base=10_100.0).sin().float()}), "CHK9", "K07")
     wrong(report(tmp_path, {name: torch.full((LENGTH, D), 1e30)}), "CHK9", "K07")
     wrong(report(tmp_path, {name: torch.full((LENGTH, D), math.nan)}), "CHK9", "K07")
 

@@ -158,7 +158,7 @@ def test_derived_keys_are_verified_and_never_required(tmp_path, name):
     assert "do not switch strict loading off" in note.remedy
     wrong = speeds().float()
     wrong[3] *= 1.001
-    assert kinds(audited(buffers, folder(tmp_path / "wrong", {name: wrong}))) == {"K02"}
+    assert kinds(audited(buffers, folder(tmp_path / "wrong", {name: wrong}))) == {"K07"}
 
 
 @case("P084")

@@ -94,7 +94,9 @@ def test_untrained_rows_say_nothing(tmp_path):
     assert all("carry no pattern" in each.why for each in report.not_checked)
 
 
-@pytest.mark.parametrize(("count", "groups", "width"), [(2, 2, 32), (4, 1, 64), (9, 3, 64)])
+@pytest.mark.parametrize(
+    ("count", "groups", "width"), [(2, 2, 16), (2, 2, 32), (4, 1, 64), (9, 3, 64)]
+)
 @pytest.mark.parametrize("declared", OTHER)
 def test_by_chance_z_is_a_normal_number(count, groups, width, declared):
     rows = layer(count, groups, width)

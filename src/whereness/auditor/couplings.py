@@ -36,8 +36,9 @@ from whereness.rotary.pairing import Pairing
 
 THRESHOLD = 5.0
 """A normal z is above it once in 3.5 million draws; a model of 100 layers asks 300 times."""
-LEAST_PAIRS = 32
-"""Pairs of all key heads, below which the sum is of too few for z to be normal."""
+LEAST_PAIRS = 16
+"""Pairs of all key heads, below which a sum is of too few for z to be normal. At 16 the excess
+kurtosis was measured to be 0.2 or less, and the largest z of 54,000 to be 4.5."""
 NUMBERINGS = 1000
 SEED = 0
 OTHER: dict[Pairing, Pairing] = {"half": "interleaved", "interleaved": "half"}

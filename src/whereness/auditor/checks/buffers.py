@@ -60,7 +60,7 @@ def run(subject: Subject) -> None:
         if wrong is None:
             verified.setdefault(what, []).append(name)
         else:
-            subject.found(_finding(wrong, name))
+            subject.found(_finding(wrong, name, weights.format))
         _length(subject, weights, name, what)
     if weights.format == "live":
         return  # a buffer of a live model is where it belongs
@@ -73,10 +73,12 @@ def derived_as(name: str) -> str | None:
     return next((what for what, one in PATTERNS.items() if one.fullmatch(name)), None)
 
 
-def _finding(wrong: "Wrong", name: str) -> Finding:
+def _finding(wrong: "Wrong", name: str, form: str) -> Finding:
+    # What turns a live model is its spectrum; what a file keeps of one outlived its config.
+    stale = form != "live" and wrong.kind == "K02"
     return Finding(
-        check=wrong.check,
-        kind=wrong.kind,
+        check=CHECK if stale else wrong.check,
+        kind="K07" if stale else wrong.kind,
         severity=wrong.severity,
         layer=index_of(name),
         where=name,

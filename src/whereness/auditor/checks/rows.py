@@ -147,8 +147,8 @@ def _shape(subject: Subject, held: "Held", made: Spec, before: int) -> None:
         cause = f"the table is of a grid of {side} x {side}, the config's is {grid[0]} x {grid[1]}"
         _say(subject, held, "K16", "error", wanted, got, cause, check="CHK16")
     elif before and rows == count:
-        cause = f"the {before} rows before position 0 are missing: every token would take another's"
-        _say(subject, held, "K14", "error", wanted, got, cause)
+        cause = f"the {before} rows before position 0 are missing, or the table was not resized"
+        _say(subject, held, "K12", "error", wanted, got, cause)
     elif rows < before + count:
         cause = "the length was raised in the config and the table was not resized"
         _say(subject, held, "K12", "error", wanted, got, cause)
