@@ -307,9 +307,10 @@ class Driver:
         tables: list[int] = []
 
         def look(module: nn.Module, args: tuple[Any, ...], _: Any) -> None:
-            ids = args[0] if isinstance(module, nn.Embedding) and args else None
-            if isinstance(ids, Tensor) and ids.numel() == TRIED[0] * TRIED[1]:
-                tables.append(int(module.num_embeddings))
+            if not isinstance(module, nn.Embedding) or not args:
+                return
+            if isinstance(args[0], Tensor) and args[0].numel() == TRIED[0] * TRIED[1]:
+                tables.append(module.num_embeddings)
 
         self.rows_first = not sequence_first(self.model)
         handle = nn.modules.module.register_module_forward_hook(look)

@@ -138,24 +138,31 @@ def _answers(subject: Subject) -> None:
 
 def _run(check: Check, subject: Subject) -> None:
     """Run one check; what it cannot do is told."""
+    error = _caught(check, subject)
+    if error is None:
+        return
+    if of_target(error):
+        subject.not_checked(check.id, f"the target raised {told(error)}")
+        return
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    said = f"a fault of whereness, {told(error)}"
+    where = f"{Path(place.filename).name}:{place.lineno}"
+    subject.not_checked(check.id, f"{said} at {where}; please report it")
+    text = f"The check {CHECKS[check.id]!r} failed: {said} at {where}. Please report it."
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def _caught(check: Check, subject: Subject) -> Exception | None:
     module = import_module(f"whereness.auditor.checks.{check.module}")
-    with aside():
+    with aside(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a target's own words on its own code, at every pass
         try:
             module.run(subject)
         except Exception as error:
             if os.environ.get("WHERENESS_TRACEBACK"):
                 raise
-            if of_target(error):
-                subject.not_checked(check.id, f"the target raised {told(error)}")
-            else:
-                place = traceback.extract_tb(error.__traceback__)[-1]
-                said = f"a fault of whereness, {told(error)}"
-                where = f"{Path(place.filename).name}:{place.lineno}"
-                subject.not_checked(check.id, f"{said} at {where}; please report it")
-                text = (
-                    f"The check {CHECKS[check.id]!r} failed: {said} at {where}. Please report it."
-                )
-                warnings.warn(text, RuntimeWarning, stacklevel=3)
+            return error
+    return None
 
 
 def of_target(error: BaseException) -> bool:

@@ -4,6 +4,8 @@ Short, long, short again; the same shape at another offset; eval, train, eval; t
 Runs before the others: long inputs and large ids are what hides it.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -41,7 +43,7 @@ def _look(bench: Bench) -> None:
     bench.compared("state")
 
 
-def _seeded(driver: Driver, tokens: Tensor, **how: Tensor | None) -> Tensor:
+def _seeded(driver: Driver, tokens: Tensor, **how: Any) -> Tensor:
     """A run with the random numbers of the first one: some models draw in eval mode, too."""
     torch.manual_seed(0)
     return driver(tokens, **how).output
