@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+DERIVED = ("inv_freq", "cos_cached", "sin_cached", "freqs_cis", "rope.freqs", "position_ids")
+"""Names of tables that some models save, though they follow from the config."""
 MOST_WEIGHTS = 60_000_000
 """Weights of the largest model that is made a second time."""
 
@@ -41,7 +43,11 @@ def rebuilt(model: nn.Module, config: Any = None) -> nn.Module:
     like = next((p for p in model.parameters() if p.is_floating_point()), None)
     state = model.state_dict()
     own = made.state_dict()
-    fitting = {k: v for k, v in state.items() if k in own and own[k].shape == v.shape}
+    fitting = {
+        k: v
+        for k, v in state.items()
+        if k in own and own[k].shape == v.shape and not k.endswith(DERIVED)
+    }
     with torch.no_grad():
         made.load_state_dict(fitting, strict=False)
     if like is not None and like.dtype == torch.float64:

@@ -12,15 +12,13 @@ from torch import Tensor, nn
 
 from whereness.auditor.drive import Refused
 from whereness.auditor.probing import Bench, change, probed
-from whereness.auditor.rebuild import MOST_WEIGHTS
+from whereness.auditor.rebuild import DERIVED, MOST_WEIGHTS
 from whereness.auditor.restore import restored
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK9"
 POISON = 6.9e-18
 """What fresh memory may hold: finite, so that no scan for NaN sees it."""
-DERIVED = ("inv_freq", "position_ids", "cos_cached", "sin_cached", "freqs_cis", "rope.freqs")
-"""Names under which tables that follow from the config stand in checkpoints."""
 
 
 def run(subject: Subject) -> None:
