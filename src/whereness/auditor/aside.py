@@ -13,7 +13,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 
@@ -33,7 +33,7 @@ def told(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def aside() -> Iterator[None]:
+def aside() -> Generator[None]:
     """Send what is printed to stderr, and end the processes that were forked meanwhile here.
 
     Where stdout is the process's own, the descriptor is sent there too: compiled code and processes
@@ -76,7 +76,7 @@ os.register_at_fork(after_in_child=_end_on_return)
 
 
 @contextlib.contextmanager
-def _descriptor_aside() -> Iterator[None]:
+def _descriptor_aside() -> Generator[None]:
     if _number(sys.stdout) != 1 or _number(sys.stderr) != 2:
         yield
         return
@@ -106,7 +106,7 @@ def _flush() -> None:
 
 
 @contextlib.contextmanager
-def importable_here() -> Iterator[None]:
+def importable_here() -> Generator[None]:
     """Let modules of the current directory be imported, as `python -m` does."""
     here = str(Path.cwd())
     sys.path.insert(0, here)

@@ -1,6 +1,6 @@
 """Counts what looks like attention below torch's functions, where nothing can hide."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ class Count:
 
 
 @contextmanager
-def counting() -> Iterator[Count]:
+def counting() -> Generator[Count]:
     """Count in the block."""
     count = Count()
     with _Mode(count):

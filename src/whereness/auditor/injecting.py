@@ -6,7 +6,7 @@ slots is position.
 Axes: B rows, S slots.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ NO_CONTENT = ("position", "mask", "cache", "type_ids", "segment", "index", "past
 
 
 @contextmanager
-def told_inputs(model: nn.Module) -> Iterator[None]:
+def told_inputs(model: nn.Module) -> Generator[None]:
     """Mark the model's own input as content, a number an argument, so that origins can be told."""
     marked: list[Tensor] = []
 
@@ -55,7 +55,7 @@ class Injection:
     drawn: int = field(default=0, init=False)
 
     @contextmanager
-    def into(self, modules: list[nn.Module]) -> Iterator[None]:
+    def into(self, modules: list[nn.Module]) -> Generator[None]:
         """Replace all contents that these modules are given."""
         with ExitStack() as stack:
             for module in modules:

@@ -7,7 +7,7 @@ Axes: B batch, S tokens.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,7 +100,7 @@ class Bench:
         return wanted if most is None else max(1, min(wanted, most - first))
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[Driver]:
+    def alone(self) -> Generator[Driver]:
         """The driver; what the runs leave behind in the model is put back.
 
         Models that draw random numbers even in eval mode draw the same each time.
@@ -115,7 +115,7 @@ class Bench:
             return driver(tokens, **how).output
 
     @contextlib.contextmanager
-    def single(self) -> Iterator["Bench"]:
+    def single(self) -> Generator["Bench"]:
         """The same bench in float32: some mask floors overflow in float64 alone."""
         with restored(self.model):
             self.model.float()

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ CONTAINERS = (dict, list, set)  # and their subclasses, such as the OrderedDict 
 
 
 @contextlib.contextmanager
-def restored(model: nn.Module) -> Iterator[nn.Module]:
+def restored(model: nn.Module) -> Generator[nn.Module]:
     """Give `model` back as it was at the start, also when the body raises."""
     saved, switches = _Saved(model), _switches()
     try:
@@ -33,7 +33,7 @@ def restored(model: nn.Module) -> Iterator[nn.Module]:
 
 
 @contextlib.contextmanager
-def in_float64(model: nn.Module) -> Iterator[nn.Module]:
+def in_float64(model: nn.Module) -> Generator[nn.Module]:
     """`model` in float64, and then with the very tensors that it had.
 
     Experts run one by one: their fused products exist for fewer types.
@@ -50,7 +50,7 @@ def in_float64(model: nn.Module) -> Iterator[nn.Module]:
 
 
 @contextlib.contextmanager
-def written(*tensors: Tensor) -> Iterator[None]:
+def written(*tensors: Tensor) -> Generator[None]:
     """The tensors' values may be written over in the body: they come back."""
     copies = [t.detach().clone() for t in tensors]
     try:

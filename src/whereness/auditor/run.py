@@ -96,12 +96,12 @@ def chosen(names: Iterable[str] | None) -> frozenset[str]:
     ids = {name: id_ for id_, short in CHECKS.items() for name in (id_.lower(), short)}
     found = set()
     for name in names:
-        if str(name).lower() not in ids:
-            near = difflib.get_close_matches(str(name).lower()[:60], sorted(ids), n=1, cutoff=0.6)
+        if name.lower() not in ids:
+            near = difflib.get_close_matches(name.lower()[:60], sorted(ids), n=1, cutoff=0.6)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             known = ", ".join(f"{id_} {short}" for id_, short in CHECKS.items())
-            raise ValueError(f"There is no check {str(name)[:60]!r}.{hint} Checks: {known}.")
-        found.add(ids[str(name).lower()])
+            raise ValueError(f"There is no check {name[:60]!r}.{hint} Checks: {known}.")
+        found.add(ids[name.lower()])
     if not found:
         raise ValueError("checks is empty: name at least one, or leave it out.")
     return frozenset(found)

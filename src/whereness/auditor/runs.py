@@ -8,7 +8,7 @@ Axes: B rows, H heads, S slots, T keys, D channels.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -283,7 +283,7 @@ class Runs:
         self.driver(tokens, positions=at, mask=self.driver.ones(ones))
 
     @contextlib.contextmanager
-    def _memory(self, slots: int) -> Iterator[None]:
+    def _memory(self, slots: int) -> Generator[None]:
         """What an encoder reads is as long, so that its layers are read as well."""
         before = self.driver.memory_length
         self.driver.memory_length = slots

@@ -3,7 +3,7 @@
 Global hooks follow, so the model's own hooks are not touched.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,7 +66,7 @@ class Stack:
                 frame.made.append(kept)
 
     @contextmanager
-    def following(self) -> Iterator[None]:
+    def following(self) -> Generator[None]:
         """Follow the modules that run in the block."""
         handles = [
             modules.register_module_forward_pre_hook(self._enter),

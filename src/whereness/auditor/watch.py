@@ -11,7 +11,7 @@ linear attention; `auditor.crosscheck` counts what went by unseen.
 Axes: B batch, H heads, S queries, T keys, D channels.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,7 +112,7 @@ class Watch:
                     mark(tensor, _origin(marks_of(tensor)))
 
     @contextmanager
-    def watching(self) -> Iterator["Watch"]:
+    def watching(self) -> Generator["Watch"]:
         """Watch all calls of torch in the block.
 
         Fused encoder layers are told to be open, and our own kernels to be plain torch.

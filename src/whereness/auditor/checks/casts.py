@@ -8,7 +8,7 @@ Axes: S tokens.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import torch
@@ -191,14 +191,14 @@ def _watched(bench: Bench, tokens: Tensor, name: str = "") -> Any:
 
 
 @contextlib.contextmanager
-def _exact(bench: Bench) -> Iterator[None]:
+def _exact(bench: Bench) -> Generator[None]:
     with in_float64(bench.model):
         bench.model.eval()
         yield
 
 
 @contextlib.contextmanager
-def _half(bench: Bench) -> Iterator[None]:
+def _half(bench: Bench) -> Generator[None]:
     """Weights in bfloat16, float tables as they are."""
     with restored(bench.model) as model:
         tables = {id(b) for _, b in _tables(model)}
@@ -209,7 +209,7 @@ def _half(bench: Bench) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _autocast(bench: Bench) -> Iterator[None]:
+def _autocast(bench: Bench) -> Generator[None]:
     with torch.autocast(bench.driver.device.type, dtype=torch.bfloat16):
         yield
 

@@ -5,7 +5,7 @@ themselves: the angle of every patch is compared with that of its cell, in a squ
 one that is not, where rows and columns cannot be exchanged unseen.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -155,7 +155,7 @@ def _patches(
 
 
 @contextmanager
-def _cut(driver: Driver, narrow: int) -> Iterator[None]:
+def _cut(driver: Driver, narrow: int) -> Generator[None]:
     """Images of which only one of `narrow` parts of the width is there."""
     kept = driver.extra
     pixels = kept[driver.argument]

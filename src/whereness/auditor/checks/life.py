@@ -146,7 +146,7 @@ def _emptied(bench: Bench, tokens: Tensor, fresh: Tensor) -> None:
                     _refill(model)
                 model.load_state_dict(state, strict=False)
                 outputs.append(bench.driver(tokens).output)
-            except (Refused, RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
+            except (Refused, RuntimeError, AttributeError, TypeError) as error:
                 if not refills:
                     outputs.append(fresh * torch.nan)
                     continue

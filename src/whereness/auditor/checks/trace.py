@@ -8,7 +8,7 @@ import contextlib
 import copy
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -212,7 +212,7 @@ def _exported(bench: Bench, tokens: Tensor) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """Keep the graphs to itself that torch logs when an export fails."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
