@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from whereness.auditor.files.weights import open_weights
 from whereness.auditor.findings import Report
 from whereness.auditor.subject import Subject
-from whereness.auditor.weights import open_weights
 from whereness.interop.config import files as configs
 
 H, G, D, E = 4, 2, 32, 64

@@ -8,9 +8,9 @@ import torch
 from auditor.files import CONFIG, D, audited, folder, one
 from whereness.auditor.checks import buffers
 from whereness.auditor.checks.buffers import derived_as
+from whereness.auditor.files.weights import weights_of
 from whereness.auditor.findings import Report
 from whereness.auditor.subject import Subject
-from whereness.auditor.weights import weights_of
 from whereness.interop.config import files as configs
 
 LENGTH = 64

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from auditor.small import ATTENDS, HEADS, WIDTH, Model, Ways, speeds, turned
 from auditor.subjects_of import bad, compared, config_of, kinds, read_out, subject_of
-from whereness.auditor.capture import observe
-from whereness.auditor.views import Observed
+from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.views import Observed
 
 
 def seen(model: nn.Module) -> Observed:

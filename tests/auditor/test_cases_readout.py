@@ -15,7 +15,7 @@ from auditor.faults.own import OWN, own
 from auditor.small import Model, Ways, speeds, turned
 from auditor.subjects_of import bad, config_of, kinds, read_out, subject_of
 from cases.support import case
-from whereness.auditor.capture import observe
+from whereness.auditor.reading.capture import observe
 from whereness.auditor.subject import Subject
 
 PARTIAL = config_of(model_type="stablelm", partial_rotary_factor=0.5)

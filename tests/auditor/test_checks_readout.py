@@ -304,7 +304,7 @@ def test_xpos_is_seen_to_grow():
             return projected
 
     from auditor.subjects_of import subject_of
-    from whereness.auditor.capture import observe
+    from whereness.auditor.reading.capture import observe
 
     for view in observe(subject_of(XPos())):
         q, k = view.near
@@ -365,11 +365,11 @@ def test_transformers_models_raise_nothing(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_transformers_models_raise_nothing_in_float32(name, monkeypatch):
     def refused(model):
-        from whereness.auditor.drive import Refused
+        from whereness.auditor.driving.drive import Refused
 
         raise Refused("float32 only")
 
-    monkeypatch.setattr("whereness.auditor.capture.in_float64", refused)
+    monkeypatch.setattr("whereness.auditor.reading.capture.in_float64", refused)
     model, config = zoo.build(name)
     subject = read_out(model, config.to_dict())
     assert not subject.shared["observed"].exact

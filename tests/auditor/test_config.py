@@ -14,8 +14,8 @@ from auditor.toys import config_file, gguf_file, kinds
 from interop.test_gguf import metadata, scaling
 from interop.toy import SMALL, YARN, config, scaled
 from processes import python
-from whereness.auditor import reach
 from whereness.auditor.checks.config import WORDS, numbers
+from whereness.auditor.configs import reach
 from whereness.auditor.findings import KINDS
 from whereness.auditor.run import audit
 from whereness.interop.config.explain import tell

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from whereness.auditor.curves import curves_of, told
-from whereness.auditor.scores import Bias
-from whereness.auditor.views import LayerView
+from whereness.auditor.reading.curves import curves_of, told
+from whereness.auditor.reading.scores import Bias
+from whereness.auditor.reading.views import LayerView
 
 SLOPES = (0.5, 0.125)
 
@@ -85,7 +85,7 @@ def test_a_bias_is_told_as_a_slope_where_it_has_one(rule, said):
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_config_of_alibi_has_its_own_curves(sign):
-    from whereness.auditor.expectation import Expectation
+    from whereness.auditor.reading.expectation import Expectation
     from whereness.interop.config.specs import Spec
     from whereness.relative.alibi import ALiBi
 

@@ -17,7 +17,7 @@ from whereness.auditor.findings import (
     Report,
 )
 from whereness.auditor.kinds import TEACHING
-from whereness.auditor.terminal import text
+from whereness.auditor.telling.terminal import text
 from whereness.cli.audit import Options
 
 PAGE = (ROOT / "docs/audit.md").read_text(encoding="utf-8")

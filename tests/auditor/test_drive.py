@@ -6,7 +6,7 @@ from torch import nn
 
 import whereness as wn
 from auditor.probes import own
-from whereness.auditor.drive import Driver, Refused
+from whereness.auditor.driving.drive import Driver, Refused
 
 B, S, E, H, V = 2, 7, 16, 2, 23
 

@@ -9,7 +9,7 @@ import pytest
 import whereness as wn
 from pages import Page, assert_fetches_nothing
 from whereness.auditor import assert_sound
-from whereness.auditor.page import html
+from whereness.auditor.telling.page import html
 
 pytestmark = pytest.mark.untyped  # the auditor's parts are typed in their own tests
 

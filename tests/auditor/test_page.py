@@ -8,10 +8,10 @@ import pytest
 
 import audits
 from pages import Page, assert_fetches_nothing
-from whereness.auditor import plots
 from whereness.auditor.findings import KINDS, Report
 from whereness.auditor.kinds import TEACHING
-from whereness.auditor.page import html
+from whereness.auditor.telling import plots
+from whereness.auditor.telling.page import html
 
 REPORTS = ("faulty", "clean", "silent", "hostile")
 

@@ -8,10 +8,10 @@ import torch
 import whereness as wn
 from auditor.files import CONFIG, D, E, G, H, audited, coupled, folder, gguf_file, llama, one
 from whereness.auditor.checks import pairing
-from whereness.auditor.couplings import LEAST_PAIRS, THRESHOLD, Coupling, coupling_of
+from whereness.auditor.files.couplings import LEAST_PAIRS, THRESHOLD, Coupling, coupling_of
+from whereness.auditor.files.projections import Heads, LayerRows
+from whereness.auditor.files.weights import Weights
 from whereness.auditor.findings import LayerFacts
-from whereness.auditor.projections import Heads, LayerRows
-from whereness.auditor.weights import Weights
 from whereness.interop.weights.moves import Rule
 
 OTHER = {"half": "interleaved", "interleaved": "half"}
@@ -286,7 +286,7 @@ def test_channels_that_turn_may_come_last(tmp_path, monkeypatch):
             for role, what, count in (("q", "queries", H), ("k", "keys", G))
         ]
 
-    monkeypatch.setattr("whereness.auditor.projections.rules_for", rules)
+    monkeypatch.setattr("whereness.auditor.files.projections.rules_for", rules)
     config = {**CONFIG, "head_dim": 2 * D}
     for which, wrong in (("half", False), ("interleaved", True)):
         tensors = llama([which] * 2, width=2 * D, rotary=D, start=D)

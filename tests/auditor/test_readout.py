@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from whereness.auditor.basis import basis_of
-from whereness.auditor.readout import turning, unwrapped
-from whereness.auditor.runs import far_positions
-from whereness.auditor.scores import bias_of, levelled, unevenness, unevenness_on_grid
-from whereness.auditor.speeds import Known, cause_of
+from whereness.auditor.reading.basis import basis_of
+from whereness.auditor.reading.readout import turning, unwrapped
+from whereness.auditor.reading.runs import far_positions
+from whereness.auditor.reading.scores import bias_of, levelled, unevenness, unevenness_on_grid
+from whereness.auditor.reading.speeds import Known, cause_of
 
 FAR = far_positions(17)
 RATES = (1.0, 0.1, 0.01, 1e-3)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import whereness as wn
 from auditor.files import one
-from whereness.auditor.weights import open_weights
+from whereness.auditor.files.weights import open_weights
 
 pytestmark = [pytest.mark.more, pytest.mark.untyped]
 
@@ -104,7 +104,7 @@ def test_smollm2_speaks_in_its_own_pairing(smollm2, tmp_path, record_property):
 MEMORY = """
 import sys, torch
 import whereness as wn
-from whereness.auditor.weights import open_weights
+from whereness.auditor.files.weights import open_weights
 torch.set_num_threads(1)
 wn.audit(sys.argv[1], layers=[])  # what is imported and compiled for any target
 def resident(what):

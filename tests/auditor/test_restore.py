@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import whereness as wn
-from whereness.auditor.restore import in_float64, restored, written
+from whereness.auditor.driving.restore import in_float64, restored, written
 
 
 class Odd(nn.Module):

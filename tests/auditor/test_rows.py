@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from auditor.files import CONFIG, audited, folder, gguf_file, one, subject
-from whereness.auditor import tables
 from whereness.auditor.checks import rows
+from whereness.auditor.files import tables
 from whereness.auditor.findings import LayerFacts
 
 ROWS, WIDTH = 96, 400

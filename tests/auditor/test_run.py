@@ -14,7 +14,7 @@ from interop.toy import SMALL
 from whereness.auditor import run
 from whereness.auditor.checks import CHECKS as TABLE
 from whereness.auditor.checks import Check
-from whereness.auditor.drive import Refused
+from whereness.auditor.driving.drive import Refused
 from whereness.auditor.findings import CHECKS
 from whereness.auditor.run import audit, chosen
 

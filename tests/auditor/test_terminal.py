@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 import audits
-from whereness.auditor import grouping, words
 from whereness.auditor.findings import CHECKS, KINDS, Compared, Finding, NotChecked, Report
 from whereness.auditor.kinds import TEACHING
-from whereness.auditor.terminal import show, text
+from whereness.auditor.telling import grouping, words
+from whereness.auditor.telling.terminal import show, text
 
 WIDTHS = (40, 60, 89, 90, 110, 200)
 

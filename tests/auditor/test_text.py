@@ -10,14 +10,14 @@ import torch
 from torch.nn import functional as F
 
 from auditor.files import CONFIG, GGUF, D, E, G, H, folder, gguf_file, subject
-from whereness.auditor import decoder as decoders
 from whereness.auditor.checks import text
 from whereness.auditor.checks.pairing import UNDECIDED
-from whereness.auditor.decoder import LLAMA_CPP, Run, decoder_of
+from whereness.auditor.files import decoder as decoders
+from whereness.auditor.files.decoder import LLAMA_CPP, Run, decoder_of
+from whereness.auditor.files.tokens import first_token, ids_of
+from whereness.auditor.files.weights import Weights, open_weights
 from whereness.auditor.findings import Report
 from whereness.auditor.subject import Subject
-from whereness.auditor.tokens import first_token, ids_of
-from whereness.auditor.weights import Weights, open_weights
 from whereness.interop.config import files as configs
 from whereness.interop.config.parts import parts_of
 from whereness.interop.config.reader import layers_of
@@ -106,7 +106,7 @@ def layers_at(path):
 def test_the_decoder_is_a_llama(tmp_path, monkeypatch, tied):
     weights = tensors(tied=tied)
     path = folder(tmp_path / "m", weights, CONFIG)
-    monkeypatch.setattr("whereness.auditor.weights.STEP", 7 * 4 * E)  # blocks of 7 tokens
+    monkeypatch.setattr("whereness.auditor.files.weights.STEP", 7 * 4 * E)  # blocks of 7 tokens
     layers = layers_at(path)
     other = [text._other(each) for each in layers.each]
     tokens = torch.randint(VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(1))
@@ -356,8 +356,8 @@ def audited(tmp_path, monkeypatch, loss, config=TALL, undecided=(), length=1000)
     seen = subject(folder(tmp_path / "m", {"a": torch.ones(1)}, config))
     seen.text = b"x" * length
     seen.shared[UNDECIDED] = list(undecided)
-    monkeypatch.setattr("whereness.auditor.decoder.decoder_of", lambda *_: Losses(loss))
-    monkeypatch.setattr("whereness.auditor.tokens.ids_of", lambda text, *_: list(text))
+    monkeypatch.setattr("whereness.auditor.files.decoder.decoder_of", lambda *_: Losses(loss))
+    monkeypatch.setattr("whereness.auditor.files.tokens.ids_of", lambda text, *_: list(text))
     text.run(seen)
     return seen.report
 
@@ -475,7 +475,7 @@ def test_the_difference_of_losses():
 
 
 def test_json_of_a_tokenizer_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("whereness.auditor.tokens.LARGEST_TOKENIZER", 2**10)
+    monkeypatch.setattr("whereness.auditor.files.tokens.LARGEST_TOKENIZER", 2**10)
     path = folder(tmp_path / "m", {"a": torch.ones(1)})
     (path / "tokenizer.json").write_text(json.dumps({"x": "y" * 2000}))
     with pytest.raises(ValueError, match="larger than"):

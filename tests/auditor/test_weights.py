@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from auditor.files import GGUF, gguf, gguf_file
-from whereness.auditor.weights import STEP, has_weights, open_weights, weights_of
+from whereness.auditor.files.weights import STEP, has_weights, open_weights, weights_of
 from whereness.interop.gguf.types import READ, TYPES
 
 KINDS = {kind.name: number for number, kind in TYPES.items()}
@@ -422,6 +422,6 @@ def test_a_live_model_is_read_as_a_file_is():
 
 
 def test_blocks_of_a_live_model_hold_little(monkeypatch):
-    monkeypatch.setattr("whereness.auditor.weights.STEP", 24)
+    monkeypatch.setattr("whereness.auditor.files.weights.STEP", 24)
     blocks = list(weights_of(Model()).blocks("one.weight"))
     assert [len(block) for block in blocks] == [2, 2, 1]

@@ -7,7 +7,7 @@ import pytest
 
 import audits
 from whereness.auditor.findings import Report
-from whereness.auditor.page import html
+from whereness.auditor.telling.page import html
 
 pytestmark = [pytest.mark.more, pytest.mark.untyped]
 

@@ -69,7 +69,8 @@ def audit(
     with importable_here():
         with aside():
             subject = resolve(target, config=config, inputs=inputs, text=text, layers=layers)
-        runnable = [each for each in TABLE if each.id in wanted and _has(subject, each.needs)]
+        subject.shared["asked"] = wanted if checks is not None else frozenset()
+        runnable = [each for each in TABLE if wanted & set(each.ids) and _has(subject, each.needs)]
         if any(each.needs == "model" for each in runnable):
             _answers(subject)
         for done, check in enumerate(runnable):
@@ -78,6 +79,7 @@ def audit(
             _run(check, subject)
         if progress is not None:
             progress(len(runnable), len(runnable), "")
+    _keep(subject.report, wanted)
     _tell_others(subject, wanted, runnable)
     return subject.report
 
@@ -95,7 +97,7 @@ def chosen(names: Iterable[str] | None) -> frozenset[str]:
         raise TypeError(f"checks must be a list of names, got the string {names!r}.")
     ids = {name: id_ for id_, short in CHECKS.items() for name in (id_.lower(), short)}
     found = set()
-    for name in names:
+    for name in map(str, names):
         if name.lower() not in ids:
             near = difflib.get_close_matches(name.lower()[:60], sorted(ids), n=1, cutoff=0.6)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -105,6 +107,13 @@ def chosen(names: Iterable[str] | None) -> frozenset[str]:
     if not found:
         raise ValueError("checks is empty: name at least one, or leave it out.")
     return frozenset(found)
+
+
+def _keep(report: Report, wanted: frozenset[str]) -> None:
+    """Leave out what a module that serves several checks said of those that nobody wants."""
+    report.findings = [said for said in report.findings if said.check in wanted]
+    report.compared = [said for said in report.compared if said.check in wanted]
+    report.not_checked = [said for said in report.not_checked if said.check in wanted]
 
 
 def _has(subject: Subject, need: str) -> bool:
@@ -119,8 +128,8 @@ def _answers(subject: Subject) -> None:
     Raises:
         ValueError: it raises on a plain forward pass.
     """
-    from whereness.auditor.drive import Driver, Refused
-    from whereness.auditor.restore import restored
+    from whereness.auditor.driving.drive import Driver, Refused
+    from whereness.auditor.driving.restore import restored
 
     assert subject.model is not None
     with aside(), restored(subject.model):
@@ -198,7 +207,7 @@ def _tell_others(subject: Subject, wanted: frozenset[str], ran: list[Check]) -> 
         if id_ not in wanted:
             subject.not_checked(id_, UNASKED)
             continue
-        probes = [check for check in TABLE if check.id == id_]
+        probes = [check for check in TABLE if id_ in check.ids]
         reasons = [_why(subject, check) for check in probes if check not in ran]
         for why in dict.fromkeys(reasons if probes else [NO_PROBE]):
             subject.not_checked(id_, why)

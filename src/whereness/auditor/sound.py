@@ -29,7 +29,7 @@ def assert_sound(
 
     report = audit(model, **options)
     if report.exit_status(fail_on):
-        from whereness.auditor.terminal import text
+        from whereness.auditor.telling.terminal import text
 
         raise AssertionError(
             f"the positions of this model are not sound.\n{text(report, READABLE)}"

@@ -14,7 +14,7 @@ from whereness.interop.config.reader import Layers, layers_of
 if TYPE_CHECKING:
     from torch import nn
 
-    from whereness.auditor.weights import Weights
+    from whereness.auditor.files.weights import Weights
 
 
 @dataclass

@@ -29,7 +29,7 @@ from whereness.interop.weights.source import CONFIG, PICKLED
 if TYPE_CHECKING:
     from torch import nn
 
-    from whereness.auditor.weights import Weights
+    from whereness.auditor.files.weights import Weights
 
     Inputs = Mapping[str, Any] | Callable[[int, int], Mapping[str, Any]] | None
 
@@ -179,7 +179,7 @@ def _of_path(subject: Subject, target: "str | os.PathLike[str]") -> None:
 
 
 def _of_folder(subject: Subject, folder: Path) -> None:
-    from whereness.auditor.weights import has_weights
+    from whereness.auditor.files.weights import has_weights
 
     names = sorted(each.name for each in folder.iterdir())
     has_config = any((folder / name).is_file() for name in NAMES)
@@ -206,7 +206,7 @@ def _of_folder(subject: Subject, folder: Path) -> None:
 
 
 def _opened(path: Path) -> "Weights":
-    from whereness.auditor.weights import open_weights
+    from whereness.auditor.files.weights import open_weights
 
     return open_weights(path)
 
@@ -236,7 +236,7 @@ def _is_model(target: object) -> bool:
 
 def _of_model(subject: Subject, target: object) -> None:
     """A module, or what the named code returned: a module, or (module, inputs)."""
-    from whereness.auditor.weights import weights_of
+    from whereness.auditor.files.weights import weights_of
 
     model, inputs = target, None
     if isinstance(target, tuple):

@@ -69,7 +69,7 @@ def run(options: Options) -> int:
             progress=advanced,
         )
     if options.html is not None:
-        from whereness.auditor.page import html
+        from whereness.auditor.telling.page import html
 
         options.html.write_text(html(report), encoding="utf-8")
     if options.json is not None:
@@ -78,7 +78,7 @@ def run(options: Options) -> int:
             print(written)
             return report.exit_status(options.fail_on)
         Path(options.json).write_text(f"{written}\n", encoding="utf-8")
-    from whereness.auditor.terminal import show
+    from whereness.auditor.telling.terminal import show
     from whereness.lab.progress import Output
 
     show(report, Output())

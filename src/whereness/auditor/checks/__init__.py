@@ -12,19 +12,25 @@ Need = Literal["config", "weights", "model", "text"]
 
 @dataclass(frozen=True)
 class Check:
-    """A check's module here, its id, and what a subject must have."""
+    """A check's module here, its id, what a subject must have, other checks that it serves."""
 
     module: str
     id: str
     needs: Need
+    also: tuple[str, ...] = ()
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Every check that its findings may be of."""
+        return (self.id, *self.also)
 
 
 CHECKS: tuple[Check, ...] = (
     Check("config", "CHK11", "config"),
-    Check("buffers", "CHK9", "weights"),
-    Check("rows", "CHK10", "weights"),
+    Check("buffers", "CHK9", "weights", ("CHK10",)),
+    Check("rows", "CHK10", "weights", ("CHK1", "CHK9", "CHK15", "CHK16")),
     Check("pairing", "CHK12", "weights"),
-    Check("text", "CHK12", "text"),
+    Check("text", "CHK12", "text", ("CHK1",)),
     Check("state", "CHK19", "model"),
     Check("layermap", "CHK20", "model"),
     Check("spectrum", "CHK1", "model"),

@@ -8,18 +8,18 @@ found in the model must stand where the formula puts them.
 import torch
 from torch import Tensor
 
-from whereness.auditor.buckets import of_buckets
-from whereness.auditor.capture import observe
-from whereness.auditor.comparing import finding_of
-from whereness.auditor.drive import Refused
-from whereness.auditor.expectation import BIASES, Expectation, expectation_of
+from whereness.auditor.driving.drive import Refused
+from whereness.auditor.driving.probing import driver_of
+from whereness.auditor.driving.restore import in_float64, restored
 from whereness.auditor.findings import Finding
-from whereness.auditor.probing import driver_of
-from whereness.auditor.restore import in_float64, restored
-from whereness.auditor.slopes import all_alike, of_slopes
-from whereness.auditor.stepping import biases_after_cache, misaligned
+from whereness.auditor.reading.buckets import of_buckets
+from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.comparing import finding_of
+from whereness.auditor.reading.expectation import BIASES, Expectation, expectation_of
+from whereness.auditor.reading.slopes import all_alike, of_slopes
+from whereness.auditor.reading.stepping import biases_after_cache, misaligned
+from whereness.auditor.reading.views import LayerView, Observed
 from whereness.auditor.subject import Subject
-from whereness.auditor.views import LayerView, Observed
 
 CHECK = "CHK15"
 ALIKE = 1e-5

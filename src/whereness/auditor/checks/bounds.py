@@ -9,9 +9,9 @@ Axes: B batch, S tokens.
 import torch
 
 from whereness.auditor.checks.cache import thresholds
-from whereness.auditor.drive import Refused
+from whereness.auditor.driving.drive import Refused
+from whereness.auditor.driving.probing import Bench, change, decoded, probed
 from whereness.auditor.findings import Severity
-from whereness.auditor.probing import Bench, change, decoded, probed
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK10"

@@ -9,14 +9,14 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from whereness.auditor.files.owners import index_of, layers_for, owners
 from whereness.auditor.findings import Finding
-from whereness.auditor.owners import index_of, layers_for, owners
 from whereness.auditor.subject import Subject
 from whereness.interop.config.specs import build
 
 if TYPE_CHECKING:
-    from whereness.auditor.derived import Turns, Wrong
-    from whereness.auditor.weights import Weights
+    from whereness.auditor.files.derived import Turns, Wrong
+    from whereness.auditor.files.weights import Weights
 
 CHECK = "CHK9"
 NAMES = {
@@ -151,7 +151,7 @@ def turns_of(subject: Subject, name: str) -> "list[Turns]":
 
 
 def _turns(rope: Any, length: int | None) -> "list[Turns]":
-    from whereness.auditor.derived import Turns
+    from whereness.auditor.files.derived import Turns
 
     found = [Turns(rope.frequencies, float(rope.amplitude))]
     if length and getattr(rope, "needs_lengths", False):
@@ -166,14 +166,14 @@ def _whole(weights: "Weights", name: str) -> Any:
 
 
 def _frequencies(subject: Subject, weights: "Weights", name: str) -> "Wrong | None":
-    from whereness.auditor import derived
+    from whereness.auditor.files import derived
 
     return derived.frequencies(_whole(weights, name), turns_of(subject, name))
 
 
 def _table(*parts: str) -> "Callable[[Subject, Weights, str], Wrong | None]":
     def judge(subject: Subject, weights: "Weights", name: str) -> "Wrong | None":
-        from whereness.auditor import derived
+        from whereness.auditor.files import derived
 
         return derived.table(weights, name, turns_of(subject, name), parts)
 
@@ -181,7 +181,7 @@ def _table(*parts: str) -> "Callable[[Subject, Weights, str], Wrong | None]":
 
 
 def _position_ids(subject: Subject, weights: "Weights", name: str) -> "Wrong | None":
-    from whereness.auditor import indices
+    from whereness.auditor.files import indices
 
     return indices.position_ids(_whole(weights, name), _rows_before(weights, name))
 
@@ -195,13 +195,13 @@ def _rows_before(weights: "Weights", name: str) -> int:
 
 
 def _window_index(subject: Subject, weights: "Weights", name: str) -> "Wrong | None":
-    from whereness.auditor import indices
+    from whereness.auditor.files import indices
 
     return indices.window_index(_whole(weights, name))
 
 
 def _slopes(subject: Subject, weights: "Weights", name: str) -> "Wrong | None":
-    from whereness.auditor import indices
+    from whereness.auditor.files import indices
 
     for _, layers in owners(subject, name):
         for layer in layers_for(layers, name):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from whereness.auditor.checks.masks import differing_sight, lost
-from whereness.auditor.drive import Driver, Refused
-from whereness.auditor.probing import Bench, change, decoded, probed, windows
+from whereness.auditor.driving.drive import Driver, Refused
+from whereness.auditor.driving.probing import Bench, change, decoded, probed, windows
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK4"

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whereness.auditor.drive import Refused
-from whereness.auditor.operations import Watch
-from whereness.auditor.probing import Bench, change, probed
-from whereness.auditor.rebuild import MOST_WEIGHTS, NotRebuilt, derived, rebuilt
-from whereness.auditor.restore import in_float64, restored
+from whereness.auditor.driving.drive import Refused
+from whereness.auditor.driving.operations import Watch
+from whereness.auditor.driving.probing import Bench, change, probed
+from whereness.auditor.driving.rebuild import MOST_WEIGHTS, NotRebuilt, derived, rebuilt
+from whereness.auditor.driving.restore import in_float64, restored
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK8"

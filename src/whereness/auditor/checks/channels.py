@@ -5,12 +5,12 @@ A pair that is no rotation changes the length of a vector; clean ones keep it to
 
 from typing import Any
 
-from whereness.auditor.capture import observe
-from whereness.auditor.comparing import NAMES, Compare, Pairs, compares
 from whereness.auditor.findings import Finding
-from whereness.auditor.readout import ROTATION
+from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.comparing import NAMES, Compare, Pairs, compares
+from whereness.auditor.reading.readout import ROTATION
+from whereness.auditor.reading.views import LayerView, pairing_of
 from whereness.auditor.subject import Subject
-from whereness.auditor.views import LayerView, pairing_of
 
 CHECK = "CHK12"
 

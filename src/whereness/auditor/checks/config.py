@@ -1,7 +1,7 @@
 """CHK11: what a config says, looked at without the model.
 
 What the config reader refuses or notices, told as findings of the kind that the reader names; the
-rules of `auditor.lint` and `auditor.limits` on what it could read; and the quarrels: keys that
+rules of `configs.lint` and `configs.limits` on what it could read; and the quarrels: keys that
 libraries are known to read in different ways, as notes. A config of a family that nobody here knows
 is no fault: it is "not checked".
 """
@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from whereness.auditor import lint
+from whereness.auditor.configs import lint
+from whereness.auditor.configs.limits import beside_parts, lengths_fit
+from whereness.auditor.configs.lint import CHECK, KEYS, fault
 from whereness.auditor.findings import Finding, LayerFacts, Severity
-from whereness.auditor.limits import beside_parts, lengths_fit
-from whereness.auditor.lint import CHECK, KEYS, fault
 from whereness.auditor.subject import Subject
 from whereness.interop.config.quarrels import quarrels
 from whereness.interop.config.reader import REFUSED, Layers

@@ -5,9 +5,9 @@ import math
 
 from torch import Tensor, nn
 
-from whereness.auditor.drive import Refused
-from whereness.auditor.operations import Watch
-from whereness.auditor.probing import Bench, probed
+from whereness.auditor.driving.drive import Refused
+from whereness.auditor.driving.operations import Watch
+from whereness.auditor.driving.probing import Bench, probed
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK21"

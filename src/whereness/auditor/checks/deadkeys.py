@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from whereness.auditor.drive import Driver, Refused
-from whereness.auditor.probing import Bench, change, probed
-from whereness.auditor.rebuild import NotRebuilt, derived, rebuilt
+from whereness.auditor.driving.drive import Driver, Refused
+from whereness.auditor.driving.probing import Bench, change, probed
+from whereness.auditor.driving.rebuild import NotRebuilt, derived, rebuilt
 from whereness.auditor.subject import Subject
 from whereness.interop.config.files import read
 from whereness.interop.config.parts import parts_of

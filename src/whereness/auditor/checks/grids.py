@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whereness.auditor.capture import observe
-from whereness.auditor.comparing import NAMES, is_picture
-from whereness.auditor.drive import Driver, Refused
-from whereness.auditor.expectation import Expectation, expectation_of, sides_at
+from whereness.auditor.driving.drive import Driver, Refused
+from whereness.auditor.driving.probing import driver_of
+from whereness.auditor.driving.restore import in_float64, restored
 from whereness.auditor.findings import Finding
-from whereness.auditor.probing import driver_of
-from whereness.auditor.restore import in_float64, restored
-from whereness.auditor.runs import NEAR_SLOTS, Look, Runs
+from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.comparing import NAMES, is_picture
+from whereness.auditor.reading.expectation import Expectation, expectation_of, sides_at
+from whereness.auditor.reading.runs import NEAR_SLOTS, Look, Runs
+from whereness.auditor.reading.views import LayerView, Observed, Side
 from whereness.auditor.subject import Subject
-from whereness.auditor.views import LayerView, Observed, Side
 
 CHECK = "CHK13"
 ALIKE = 1e-4

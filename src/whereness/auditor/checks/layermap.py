@@ -3,11 +3,11 @@
 Every layer is classified, and the class compared with what the config gives the layer.
 """
 
-from whereness.auditor.capture import observe
-from whereness.auditor.expectation import BIASES, TABLES, Expectation, expectation_of
 from whereness.auditor.findings import Finding
+from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.expectation import BIASES, TABLES, Expectation, expectation_of
+from whereness.auditor.reading.views import LayerView, Observed
 from whereness.auditor.subject import Subject
-from whereness.auditor.views import LayerView, Observed
 
 CHECK = "CHK20"
 

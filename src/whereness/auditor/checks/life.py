@@ -10,10 +10,10 @@ from types import FunctionType
 import torch
 from torch import Tensor, nn
 
-from whereness.auditor.drive import Refused
-from whereness.auditor.probing import Bench, change, probed
-from whereness.auditor.rebuild import DERIVED, MOST_WEIGHTS
-from whereness.auditor.restore import restored
+from whereness.auditor.driving.drive import Refused
+from whereness.auditor.driving.probing import Bench, change, probed
+from whereness.auditor.driving.rebuild import DERIVED, MOST_WEIGHTS
+from whereness.auditor.driving.restore import restored
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK9"

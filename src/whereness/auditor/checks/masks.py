@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from whereness.auditor.drive import Driver, Refused
-from whereness.auditor.probing import Bench, decoded, probed, windows
-from whereness.auditor.restore import written
+from whereness.auditor.driving.drive import Driver, Refused
+from whereness.auditor.driving.probing import Bench, decoded, probed, windows
+from whereness.auditor.driving.restore import written
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK16"

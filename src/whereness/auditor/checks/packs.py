@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from whereness.auditor.checks.masks import sight
-from whereness.auditor.classes import whole_class
-from whereness.auditor.drive import Refused
-from whereness.auditor.probing import Bench, change, probed, windows
+from whereness.auditor.driving.classes import whole_class
+from whereness.auditor.driving.drive import Refused
+from whereness.auditor.driving.probing import Bench, change, probed, windows
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK6"

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from whereness.auditor.classes import whole_class
-from whereness.auditor.drive import Refused
-from whereness.auditor.probing import Bench, change, decoded, probed
+from whereness.auditor.driving.classes import whole_class
+from whereness.auditor.driving.drive import Refused
+from whereness.auditor.driving.probing import Bench, change, decoded, probed
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK5"

@@ -1,11 +1,11 @@
 """CHK12, from weights alone: the pairing that trained rows have, against the config's family.
 
-What is measured, and how often it errs, stands in `whereness.auditor.couplings`.
+What is measured, and how often it errs, stands in `whereness.auditor.files.couplings`.
 """
 
 from dataclasses import dataclass
 
-from whereness.auditor.couplings import (
+from whereness.auditor.files.couplings import (
     LEAST_PAIRS,
     OTHER,
     THRESHOLD,
@@ -13,8 +13,8 @@ from whereness.auditor.couplings import (
     bias_of,
     coupling_of,
 )
+from whereness.auditor.files.projections import LayerRows, is_known, rows_of
 from whereness.auditor.findings import Finding
-from whereness.auditor.projections import LayerRows, is_known, rows_of
 from whereness.auditor.subject import Subject
 from whereness.interop.config.specs import Layer
 from whereness.rotary.pairing import Pairing

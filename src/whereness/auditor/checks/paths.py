@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from whereness.auditor.checks.masks import sight
-from whereness.auditor.drive import Refused
+from whereness.auditor.driving.drive import Refused
+from whereness.auditor.driving.probing import Bench, change, probed
+from whereness.auditor.driving.restore import written
 from whereness.auditor.findings import Severity
-from whereness.auditor.probing import Bench, change, probed
-from whereness.auditor.restore import written
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK18"

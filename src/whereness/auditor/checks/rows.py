@@ -8,14 +8,14 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from whereness.auditor.files.owners import index_of, layers_for, owners
 from whereness.auditor.findings import Finding, Severity
-from whereness.auditor.owners import index_of, layers_for, owners
 from whereness.auditor.subject import Subject
 from whereness.interop.config.specs import Spec
 
 if TYPE_CHECKING:
-    from whereness.auditor.tables import Rows
-    from whereness.auditor.weights import Held
+    from whereness.auditor.files.tables import Rows
+    from whereness.auditor.files.weights import Held
 
 CHECK = "CHK10"
 POSITIONS = re.compile(
@@ -87,7 +87,7 @@ def _spec(subject: Subject, name: str, *kinds: str) -> Spec | None:
 
 
 def _positions(subject: Subject, held: "Held") -> None:
-    from whereness.auditor import tables
+    from whereness.auditor.files import tables
 
     made = _spec(subject, held.name, "LearnedAbsolute", "Sinusoidal")
     if made is not None and made.kind == "Sinusoidal":
@@ -209,7 +209,7 @@ def _untrained(subject: Subject, held: "Held", found: "Rows", before: int) -> No
 
 def _sinusoidal(subject: Subject, held: "Held", made: Spec) -> None:
     """A table that the config computes, against its formula."""
-    from whereness.auditor import sinusoids
+    from whereness.auditor.files import sinusoids
 
     assert subject.weights is not None
     wrong = sinusoids.sinusoid(subject.weights, held.name, dict(made.options))

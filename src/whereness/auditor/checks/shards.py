@@ -11,12 +11,12 @@ Axes: S tokens, T keys.
 import torch
 from torch import Tensor
 
-from whereness.auditor.capture import observe
 from whereness.auditor.checks.masks import sight
-from whereness.auditor.classes import whole_class
-from whereness.auditor.drive import Refused
+from whereness.auditor.driving.classes import whole_class
+from whereness.auditor.driving.drive import Refused
+from whereness.auditor.driving.probing import Bench, change, decoded, probed, windows
 from whereness.auditor.findings import Finding
-from whereness.auditor.probing import Bench, change, decoded, probed, windows
+from whereness.auditor.reading.capture import observe
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK7"

@@ -11,14 +11,14 @@ import math
 import torch
 from torch import Tensor
 
-from whereness.auditor.capture import observe
-from whereness.auditor.drive import Driver, Refused
+from whereness.auditor.driving.drive import Driver, Refused
+from whereness.auditor.driving.probing import driver_of
+from whereness.auditor.driving.restore import in_float64
 from whereness.auditor.findings import Finding
-from whereness.auditor.probing import driver_of
-from whereness.auditor.readout import ROTATION, Turning, exact
-from whereness.auditor.restore import in_float64
+from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.readout import ROTATION, Turning, exact
+from whereness.auditor.reading.views import TOEPLITZ, LayerView, Observed
 from whereness.auditor.subject import Subject
-from whereness.auditor.views import TOEPLITZ, LayerView, Observed
 
 CHECK = "CHK2"
 SHIFT, MOVED = 7, 1e-4

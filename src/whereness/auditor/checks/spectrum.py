@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from whereness.auditor.capture import observe
-from whereness.auditor.comparing import NAMES, Compare, compares
-from whereness.auditor.expectation import LEARNED_TURNS, ROTARY, expected_sides
 from whereness.auditor.findings import Finding
-from whereness.auditor.speeds import Known, cause_of
+from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.comparing import NAMES, Compare, compares
+from whereness.auditor.reading.expectation import LEARNED_TURNS, ROTARY, expected_sides
+from whereness.auditor.reading.speeds import Known, cause_of
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK1"

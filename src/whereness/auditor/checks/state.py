@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from whereness.auditor.checks.cache import thresholds
-from whereness.auditor.drive import Driver, Refused
-from whereness.auditor.probing import Bench, change, probed
+from whereness.auditor.driving.drive import Driver, Refused
+from whereness.auditor.driving.probing import Bench, change, probed
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK19"

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whereness.auditor.capture import observe, reaches
-from whereness.auditor.expectation import TABLES, Expectation, expectation_of
 from whereness.auditor.findings import Finding
+from whereness.auditor.reading.capture import observe, reaches
+from whereness.auditor.reading.expectation import TABLES, Expectation, expectation_of
+from whereness.auditor.reading.views import LayerView, Observed, Table
 from whereness.auditor.subject import Subject
-from whereness.auditor.views import LayerView, Observed, Table
 
 CHECK = "CHK1"
 ALIKE = 2e-5

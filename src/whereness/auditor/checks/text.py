@@ -1,7 +1,7 @@
 """CHK12 with text: the loss under both pairings, and under the config's scaling and without.
 
-The model is run from its file (`whereness.auditor.decoder`), with the encodings that the config
-gives and with others, on the same tokens. A difference counts where it is both `CLEAR` standard
+The model is run from its file (`files.decoder`), with the encodings that the config gives and with
+others, on the same tokens. A difference counts where it is both `CLEAR` standard
 errors of the paired differences and `LEAST` nats a token: tokens of a text are not independent, and
 five of their standard errors are far more than chance would need.
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from whereness.auditor.checks.pairing import UNDECIDED
-from whereness.auditor.couplings import OTHER
+from whereness.auditor.files.couplings import OTHER
 from whereness.auditor.findings import Finding
 from whereness.auditor.subject import Subject
 from whereness.interop.config.reader import Layers
@@ -24,7 +24,7 @@ from whereness.rotary.pairing import Pairing
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from whereness.auditor.decoder import Decoder, Run
+    from whereness.auditor.files.decoder import Decoder, Run
 
 CHECK = "CHK12"
 LONG, PAIRED, SHORT = 768, 256, 64
@@ -74,8 +74,8 @@ def run(subject: Subject) -> None:
 def _compare(subject: Subject, layers: Layers) -> None:
     import torch
 
-    from whereness.auditor.decoder import decoder_of
-    from whereness.auditor.tokens import first_token, ids_of
+    from whereness.auditor.files.decoder import decoder_of
+    from whereness.auditor.files.tokens import first_token, ids_of
 
     assert subject.weights is not None
     assert subject.text is not None
@@ -120,7 +120,7 @@ def _tried(subject: Subject, layers: Layers) -> list[int]:
 
 def _runs(tokens: "Tensor", layers: Layers, tried: list[int]) -> "dict[str, Run]":
     """What is compared, by name. All see the same tokens, or the first of them."""
-    from whereness.auditor.decoder import Run
+    from whereness.auditor.files.decoder import Run
 
     each = list(layers.each)
     short = tokens.reshape(-1, SHORT)

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whereness.auditor.drive import Refused
-from whereness.auditor.operations import Watch
-from whereness.auditor.probing import Bench, change, probed
-from whereness.auditor.restore import restored
+from whereness.auditor.driving.drive import Refused
+from whereness.auditor.driving.operations import Watch
+from whereness.auditor.driving.probing import Bench, change, probed
+from whereness.auditor.driving.restore import restored
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK17"
@@ -203,7 +203,7 @@ def _exported(bench: Bench, tokens: Tensor) -> None:
             said = " ".join(str(error).split())[:160]
             _found(bench, f"another length: {said}", "an export for every length", _EXPORT)
             return
-    from whereness.auditor.outputs import main_output
+    from whereness.auditor.driving.outputs import main_output
 
     got = main_output(result, 2, LENGTH + 6, rows_first=True)
     if got is not None and got.shape == wanted.shape and change(got, wanted) > 1e-3:

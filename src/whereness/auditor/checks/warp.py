@@ -9,13 +9,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from whereness.auditor.capture import observe
-from whereness.auditor.drive import Driver, Refused
+from whereness.auditor.driving.drive import Driver, Refused
+from whereness.auditor.driving.probing import driver_of
+from whereness.auditor.driving.restore import in_float64, restored
 from whereness.auditor.findings import Finding, Severity
-from whereness.auditor.probing import driver_of
-from whereness.auditor.restore import in_float64, restored
+from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.views import Observed
 from whereness.auditor.subject import Subject
-from whereness.auditor.views import Observed
 
 CHECK = "CHK3"
 SAME = 1e-6

@@ -5,10 +5,10 @@ The masks are those that were added to the scores; whole outputs cannot tell one
 
 from collections.abc import Mapping
 
-from whereness.auditor.capture import observe
-from whereness.auditor.comparing import finding_of
+from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.comparing import finding_of
+from whereness.auditor.reading.views import LayerView, Observed
 from whereness.auditor.subject import Subject
-from whereness.auditor.views import LayerView, Observed
 from whereness.interop.config.sight import Sight
 
 CHECK = "CHK16"

@@ -1,0 +1,1 @@
+"""Running any model, and putting it back as it was."""

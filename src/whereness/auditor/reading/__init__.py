@@ -1,0 +1,1 @@
+"""What attention layers of a live model do with positions: seen by capture, read off by probing."""

@@ -1,0 +1,1 @@
+"""Reports for people: a terminal, a page."""
