@@ -86,6 +86,7 @@ Run run_from(const Job &job, const Places &places, int64_t h, int64_t s) {
   run.before = job.start * job.size();
   run.after = (job.width() - job.start - 2 * job.pairs()) * job.size();
   run.pairs = job.pairs(), run.transposed = job.transposed;
+  run.little = job.elements() < LITTLE;
   return run;
 }
 

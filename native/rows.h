@@ -32,6 +32,7 @@ struct Run {
   int64_t before, after;  // bytes of the channels that pass untouched
   int64_t count, pairs;
   bool transposed;
+  bool little;  // all of it is in a cache: nothing to fetch
 };
 
 template <class T>
@@ -134,9 +135,9 @@ WHERENESS_INLINE void turn_run(const Run &r) {
         later < r.count ? r.x + later * r.x_step : r.next + (later - r.count) * r.x_step;
     Rows<T, lanes> rows;
     for (int lane = 0; lane < lanes; ++lane) {
-      for (int64_t at = from; at < to; at += LINE)
+      for (int64_t at = from; !r.little && at < to; at += LINE)
         __builtin_prefetch(soon + lane * r.x_lane + at, 0, CACHE<T>);
-      for (int64_t at = 0; !in_place && at < to; at += LINE)  // to be written: another fetch
+      for (int64_t at = 0; !in_place && !r.little && at < to; at += LINE)
         __builtin_prefetch(r.out + later * r.out_step + lane * r.out_lane + at, 1, CACHE<T>);
       const char *x = r.x + i * r.x_step + lane * r.x_lane;
       char *out = r.out + i * r.out_step + lane * r.out_lane;

@@ -121,7 +121,9 @@ def ours(
     """Our rotation of q and k, in place or into new tensors."""
     at = rope.prepare(where)
     if not in_place:
-        run: Callable[[], Any] = lambda: rope(q, k, at, layout=layout)  # noqa: E731
+        run: Callable[[], Any] = lambda: rope(q, k, at)  # noqa: E731
+        if layout != "bhsd":
+            run = lambda: rope(q, k, at, layout=layout)  # noqa: E731
         return checked(name, run, run, expected, allowed(q))
 
     def turn(x: Tensor, y: Tensor) -> Pair:

@@ -41,6 +41,8 @@ BACKENDS = {
 }
 
 _forced: str | None = None
+NOBODY, AUTOGRAD, OTHERS = range(3)
+"""Who must see the operator."""
 
 
 def rotate(
@@ -60,11 +62,12 @@ def rotate(
     """
     if not xs:
         return ()
-    if not _is_seen(xs):
+    seen = _seen_by(xs)
+    if seen == NOBODY:
         return _rotate(xs, tables, start, interleaved, transposed)
-    if _is_watched(xs):
-        return tuple(_ROTATE(list(xs), *_split(tables), start, interleaved, transposed))
-    return _record(_rotate, xs, tables, (start, interleaved, transposed))
+    if seen == AUTOGRAD:
+        return _record(_rotate, xs, tables, (start, interleaved, transposed))
+    return tuple(_ROTATE(list(xs), *_split(tables), start, interleaved, transposed))
 
 
 def rotate_(
@@ -77,7 +80,7 @@ def rotate_(
     """The same in place."""
     if not xs:
         return
-    if _is_seen(xs):
+    if _seen_by(xs) != NOBODY:
         # torch knows all about copy_: views, leaves, versions, what a compiler may leave out.
         for x, turned in zip(xs, rotate(xs, tables, start, interleaved, transposed), strict=True):
             x.copy_(turned)
@@ -158,33 +161,27 @@ def _split(tables: Sequence[Tables]) -> tuple[list[Tensor], list[Tensor]]:
     return [t[0] for t in tables], [t[1] for t in tables]
 
 
-def _is_seen(xs: Sequence[Tensor]) -> bool:
-    """Whether autograd or anything else must see the operator.
+def _seen_by(xs: Sequence[Tensor]) -> int:
+    """Who must see the operator: OTHERS than autograd are a compiler, a transform, a subclass.
 
-    Where nothing does, torch's dispatcher is gone around: it costs a decoding step as much again
-    as the step.
+    Where nobody must, torch's dispatcher is gone around: it costs a decoding step as much again as
+    the step.
     """
-    if _is_transformed():
-        return True
-    for x in xs:
-        if type(x) is not Tensor or x.is_neg() or (x.requires_grad and torch.is_grad_enabled()):
-            return True
-    return False
-
-
-def _is_watched(xs: Sequence[Tensor]) -> bool:
-    """Whether anything but autograd must: a compiler, a transform, a subclass."""
-    return _is_transformed() or any(type(x) is not Tensor or x.is_neg() for x in xs)
-
-
-def _is_transformed() -> bool:
-    return (
+    if (
         is_compiling()
         or peek_interpreter_stack() is not None
         or _len_torch_dispatch_stack() > 0
         or _get_tracing_state() is not None
         or forward_ad._current_level >= 0
-    )
+    ):
+        return OTHERS
+    seen = NOBODY
+    for x in xs:
+        if type(x) is not Tensor or x.is_neg():
+            return OTHERS
+        if x.requires_grad:
+            seen = AUTOGRAD
+    return seen if torch.is_grad_enabled() else NOBODY
 
 
 def _is_recorded(xs: Sequence[Tensor]) -> bool:
