@@ -1,4 +1,4 @@
-"""Every public case is tested on the auditor by its id, or listed here with why it cannot see it."""
+"""Every public case is tested on the auditor by its id, or listed here with why it is not seen."""
 
 import ast
 from importlib import import_module

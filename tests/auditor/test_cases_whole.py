@@ -1,6 +1,7 @@
 """Public reports whose fault is planted in a model of a family, or in a decoder of ours.
 
-Without the fault the same check must not name the kind. It is that of the case, but where `FOUND_AS` says by which the auditor names it.
+Without the fault, the same check must not name the kind. The kind is that of the case, but where
+`FOUND_AS` says by which the auditor names it.
 """
 
 from collections.abc import Callable
@@ -28,9 +29,7 @@ def fallen_back(model):
     """A wrapper that drops the flag of the pairing turns neighbours."""
     for layer in attentions(model):
         override(layer, "pairs", lambda before, self, x: (x[..., ::2], x[..., 1::2]))
-        override(
-            layer, "joined", lambda before, self, u, v: torch.stack([u, v], -1).flatten(-2)
-        )
+        override(layer, "joined", lambda before, self, u, v: torch.stack([u, v], -1).flatten(-2))
 
 
 def grown_from_the_start(model):

@@ -346,13 +346,14 @@ def test_a_module_that_prints_does_not_print_here(named, capfd):
 
 
 SCRIPT = """
-import json, os, sys
+import json, os, resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, (40, 40))  # seconds, of each process that is forked
 from whereness.auditor import run
 from whereness.auditor.checks import Check
 import whereness.auditor.checks.config as check
 def look(subject):
     driver = subject.shared["driver"]
-    for _ in range(8):  # were those that are forked to go on here, they would be 2^8
+    for _ in range(4):  # were those that are forked to go on here, they would be 2^4
         driver(driver.sample(1, 3))
     print(os.getpid())
     subject.compared("CHK1", "spectrum")
@@ -363,7 +364,14 @@ print(json.dumps([each.what for each in report.compared]))
 """
 
 
-@pytest.mark.parametrize("name", ["Printing", "plain", "Forking", "Working", "Sleeping", "forked"])
+STARTED = [
+    *("Forking", "Sleeping"),
+    *(pytest.param(n, marks=pytest.mark.more) for n in ("Printing", "plain", "Working", "forked")),
+]
+
+
+@pytest.mark.parametrize("name", STARTED)
+@pytest.mark.untyped  # the same calls as for a model that does nothing of the kind
 @pytest.mark.timeout(50)
 def test_stdout_has_the_report_once_and_nothing_else(named, tmp_path, name):
     done = run_command(
