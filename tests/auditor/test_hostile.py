@@ -242,6 +242,7 @@ SEEDS: dict[str, Maker] = {
 }
 
 
+@pytest.mark.untyped  # the same calls, many times
 @pytest.mark.parametrize("name", SEEDS)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
@@ -295,6 +296,7 @@ TYPES = (
     st.sampled_from(TYPES),
 )
 @settings(deadline=None)
+@pytest.mark.untyped  # the same calls, many times
 def test_whatever_keys_a_config_has(keys, model_type):
     report = outcome({**SMALL, "model_type": model_type, **keys})
     assert isinstance(report, Report), report

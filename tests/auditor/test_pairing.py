@@ -104,6 +104,7 @@ def test_untrained_rows_say_nothing(tmp_path):
     ],
 )
 @pytest.mark.parametrize("declared", OTHER)
+@pytest.mark.untyped  # the same calls, many times
 def test_by_chance_z_is_a_normal_number(count, groups, width, declared):
     rows = layer(count, groups, width)
     found = []

@@ -12,6 +12,8 @@ import torch
 
 from auditor.probes import attentions, bad, looked, numbered, override, own
 
+pytestmark = pytest.mark.untyped  # the probes are typed in test_probes_sound
+
 CHECKS = ("state", "cache", "masks", "pads", "packs", "shards")
 HOSTS = {"rope": "own rotary", "alibi": "own alibi", "t5": "own buckets", "learned": "own learned"}
 ALL = ("rope", "alibi", "t5", "learned")
