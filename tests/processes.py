@@ -1,7 +1,9 @@
 """Other processes and copies of the checkout, for the tests of the project itself."""
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,16 +19,27 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 def run(*command: object, cwd: Path = ROOT, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end in a clean environment, without input."""
-    return subprocess.run(
-        [str(part) for part in command],
+    """Run a command to its end in a clean environment, without input.
+
+    Nothing that it started outlives this call, not even when the test's time is over.
+    """
+    words = [str(part) for part in command]
+    with subprocess.Popen(
+        words,
         cwd=cwd,
         env=clean_environment(**more),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-    )
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate()
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
 def python(*arguments: object, cwd: Path = ROOT, **more: str) -> subprocess.CompletedProcess[str]:

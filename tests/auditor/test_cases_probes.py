@@ -18,18 +18,8 @@ from cases.support import AUDITED, CASES, case
 
 pytestmark = [pytest.mark.more, pytest.mark.untyped]
 
-KINDS = ("K05", "K06", "K07", "K08", "K09", "K10", "K11", "K12", "K16", "K19", "K20", "K21", "K25")
 NOTES = ("P098", "P136")
 """Cases in which a note is what is due: every model of a large library does it."""
-
-NOT_OF_A_MODEL = {
-    "P126": "a collator made ids of another length than its tokens, before any model",
-    "P202": "an exporter lacked an operator",
-    "P206": "which numbers of heads a kernel serves: a model has one number of heads",
-    "P209": "a test covered one rank",
-    "P234": "which of two equal kernels ran leaves no trace in the model's results",
-    "P236": "a slow path of a kernel, right but for its speed",
-}
 
 
 def planted(fault: str) -> Callable[[], nn.Module]:
@@ -332,13 +322,6 @@ def test_the_fault_of_a_case_is_found_with_its_kind(id_):
         assert kind in {each.kind for each in wanted}
 
     found()
-
-
-def test_every_case_of_these_kinds_is_planted_or_no_matter_of_a_model():
-    every = {i for i, each in (CASES | AUDITED).items() if each["kind"] in KINDS}
-    assert every == set(PLANTS) | set(NOT_OF_A_MODEL)
-    assert not set(PLANTS) & set(NOT_OF_A_MODEL)
-    assert len(every) == 72
 
 
 def test_left_pads_of_a_relative_model_are_no_fault():

@@ -18,6 +18,8 @@ from cases.support import case
 from whereness.auditor.reading.capture import observe
 from whereness.auditor.subject import Subject
 
+pytestmark = pytest.mark.untyped  # the checks are typed in test_checks_readout
+
 PARTIAL = config_of(model_type="stablelm", partial_rotary_factor=0.5)
 
 

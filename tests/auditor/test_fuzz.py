@@ -53,11 +53,12 @@ def test_a_crash_is_seen(monkeypatch):
         fuzz_readers.one(fuzz_readers.seeds()[0])
 
 
-def test_under_atheris(record_property):
+def test_under_atheris(tmp_path, record_property):
     if find_spec("atheris") is None:
         record_property("measured", "atheris is not installed: Hypothesis alone fuzzed the readers")
         return
     script = Path(fuzz_readers.__file__)
-    done = run(sys.executable, script, f"-max_total_time={SECONDS}", PYTHONPATH=str(ROOT / "src"))
+    limits = (f"-max_total_time={SECONDS}", f"-artifact_prefix={tmp_path}/")
+    done = run(sys.executable, script, *limits, PYTHONPATH=str(ROOT / "src"))
     record_property("measured", done.stderr.splitlines()[-1])
     assert done.returncode == 0, done.stderr[-3000:]

@@ -242,6 +242,7 @@ SEEDS: dict[str, Maker] = {
 }
 
 
+@pytest.mark.untyped  # the same calls, many times
 @pytest.mark.parametrize("name", SEEDS)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
@@ -295,6 +296,7 @@ TYPES = (
     st.sampled_from(TYPES),
 )
 @settings(deadline=None)
+@pytest.mark.untyped  # the same calls, many times
 def test_whatever_keys_a_config_has(keys, model_type):
     report = outcome({**SMALL, "model_type": model_type, **keys})
     assert isinstance(report, Report), report
@@ -346,13 +348,14 @@ def test_a_module_that_prints_does_not_print_here(named, capfd):
 
 
 SCRIPT = """
-import json, os, sys
+import json, os, resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, (40, 40))  # seconds, of each process that is forked
 from whereness.auditor import run
 from whereness.auditor.checks import Check
 import whereness.auditor.checks.config as check
 def look(subject):
     driver = subject.shared["driver"]
-    for _ in range(8):  # were those that are forked to go on here, they would be 2^8
+    for _ in range(4):  # were those that are forked to go on here, they would be 2^4
         driver(driver.sample(1, 3))
     print(os.getpid())
     subject.compared("CHK1", "spectrum")
@@ -363,7 +366,14 @@ print(json.dumps([each.what for each in report.compared]))
 """
 
 
-@pytest.mark.parametrize("name", ["Printing", "plain", "Forking", "Working", "Sleeping", "forked"])
+STARTED = [
+    *("Forking", "Sleeping"),
+    *(pytest.param(n, marks=pytest.mark.more) for n in ("Printing", "plain", "Working", "forked")),
+]
+
+
+@pytest.mark.parametrize("name", STARTED)
+@pytest.mark.untyped  # the same calls as for a model that does nothing of the kind
 @pytest.mark.timeout(50)
 def test_stdout_has_the_report_once_and_nothing_else(named, tmp_path, name):
     done = run_command(

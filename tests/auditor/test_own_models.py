@@ -62,6 +62,7 @@ def test_a_model_of_this_library_passes_all_checks():
     assert {"CHK1", "CHK2", "CHK3", "CHK4", "CHK5", "CHK6", "CHK12", "CHK20"} <= ran
 
 
+@pytest.mark.more
 def test_another_base_and_another_pairing_are_named():
     wrong = wn.audit(model(wn.RoPE(16)), config=CONFIG, checks=["spectrum"])
     assert {(f.kind, f.layer, f.cause) for f in wrong.of("error")} == {

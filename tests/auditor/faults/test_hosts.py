@@ -7,6 +7,8 @@ import torch
 
 from auditor.faults import formulas, hosts, own
 
+pytestmark = pytest.mark.untyped  # the hosts are no code of the library
+
 NAMES = list(own.OWN)
 TOKENS = torch.randint(hosts.VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(0))
 
