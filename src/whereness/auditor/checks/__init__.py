@@ -27,7 +27,7 @@ class Check:
 
 CHECKS: tuple[Check, ...] = (
     Check("config", "CHK11", "config"),
-    Check("buffers", "CHK9", "weights", ("CHK10",)),
+    Check("buffers", "CHK9", "weights", ("CHK1", "CHK8", "CHK10", "CHK15")),
     Check("rows", "CHK10", "weights", ("CHK1", "CHK9", "CHK15", "CHK16")),
     Check("pairing", "CHK12", "weights"),
     Check("text", "CHK12", "text", ("CHK1",)),

@@ -11,6 +11,7 @@ linear attention; `reading.crosscheck` counts what went by unseen.
 Axes: B batch, H heads, S queries, T keys, D channels.
 """
 
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -98,9 +99,30 @@ class Watch:
     count: int = 0
     seen: int = 0
     """Events told so far."""
+    marked: list[weakref.ref[Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.stack.left = self._left
+
+    def mark(self, value: Any, marks: Marks, *, whole: bool = False) -> None:
+        """Say where the tensors in `value` come from.
+
+        Bools never carry marks on, whole numbers only where they are made of `whole` ones: views of
+        token ids do, the places of the largest scores do not.
+        """
+        for tensor in tensors_in(value):
+            real = tensor.is_floating_point() or tensor.is_complex()
+            if real or (whole and tensor.dtype != torch.bool):
+                setattr(tensor, MARK, marks)
+                self.marked.append(weakref.ref(tensor))
+
+    def _forget(self) -> None:
+        """Take the marks off what outlives the run: caches and buffers that a model writes into."""
+        for each in self.marked:
+            tensor = each()
+            if tensor is not None:
+                tensor.__dict__.pop(MARK, None)
+        self.marked.clear()
 
     def _left(self, path: str, out: Any) -> None:
         for number in [n for n, home in self.homes.items() if home == path]:
@@ -109,7 +131,7 @@ class Watch:
         if path in self.attended:
             for tensor in tensors_in(out):
                 if marks_of(tensor):
-                    mark(tensor, _origin(marks_of(tensor)))
+                    self.mark(tensor, _origin(marks_of(tensor)))
 
     @contextmanager
     def watching(self) -> Generator["Watch"]:
@@ -125,23 +147,12 @@ class Watch:
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
             self.products.clear()
+            self._forget()
 
 
 def marks_of(tensor: Tensor) -> Marks:
     """What is known of where a tensor comes from."""
     return tensor.__dict__.get(MARK, NOTHING)
-
-
-def mark(value: Any, marks: Marks, *, whole: bool = False) -> None:
-    """Say where the tensors in `value` come from.
-
-    Bools never carry marks on, whole numbers only where they are made of `whole` ones: views of
-    token ids do, the places of the largest scores do not.
-    """
-    for tensor in tensors_in(value):
-        real = tensor.is_floating_point() or tensor.is_complex()
-        if real or (whole and tensor.dtype != torch.bool):
-            setattr(tensor, MARK, marks)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -185,7 +196,7 @@ class _Mode(TorchFunctionMode):
             self._written(args[0], marks)
         else:
             ids = all(not t.is_floating_point() for t in given if marks_of(t))
-            mark(out, marks, whole=ids)
+            self.watch.mark(out, marks, whole=ids)
         if name in SUMS and self.watch.on_sum is not None:
             self._sum(given, name in ("cat", "concat"))
         if name in PROJECTIONS:
@@ -194,10 +205,10 @@ class _Mode(TorchFunctionMode):
 
     def _written(self, tensor: Tensor, marks: Marks) -> None:
         """A tensor was written into, and with a view what it is a view of."""
-        mark(tensor, marks_of(tensor) | marks)
+        self.watch.mark(tensor, marks_of(tensor) | marks)
         base = tensor._base  # noqa: SLF001 (there is no public name)
         if base is not None:
-            mark(base, marks_of(base) | marks)
+            self.watch.mark(base, marks_of(base) | marks)
 
     def _opened(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run the body of a function that torch hands over whole, and see what it calls."""
@@ -214,14 +225,14 @@ class _Mode(TorchFunctionMode):
         operands = operands_of(name, args, kwargs)
         if operands is None:
             out = func(*args, **kwargs)
-            mark(out, NOTHING.union(*(marks_of(t) for t in tensors_in((args, kwargs)))))
+            self.watch.mark(out, NOTHING.union(*(marks_of(t) for t in tensors_in((args, kwargs)))))
             return out
         a, b = operands
         one, two = marks_of(a), marks_of(b)
         both = one | two
         if WEIGHTS in both:  # weights times values: a new content
             out = func(*args, **kwargs)
-            mark(out, _origin(both))
+            self.watch.mark(out, _origin(both))
             return out
         if not (CONTENT in one and CONTENT in two):
             out = func(*args, **kwargs)
@@ -233,7 +244,7 @@ class _Mode(TorchFunctionMode):
         out = func(*args, **kwargs)
         carried = NOTHING.union(*(marks_of(t) for t in tensors_in((args, kwargs))))
         if product is None:
-            mark(out, carried)
+            self.watch.mark(out, carried)
             return out
         self.watch.count += 1
         self.watch.products[self.watch.count] = product
@@ -241,7 +252,7 @@ class _Mode(TorchFunctionMode):
         extra = NOTHING
         if name.startswith("baddbmm"):  # what the product is added to may hold products
             extra = frozenset(m for m in marks_of(args[0]) if m > 0)
-        mark(out, _origin(both) | {self.watch.count} | extra)
+        self.watch.mark(out, _origin(both) | {self.watch.count} | extra)
         return out
 
     def _mark_half(self, out: Any, both: Marks) -> None:
@@ -249,7 +260,7 @@ class _Mode(TorchFunctionMode):
         if not any(m > 0 for m in both):
             self.watch.count += 1
             both = both | {self.watch.count}
-        mark(out, both)
+        self.watch.mark(out, both)
         self.watch.stack.note(out)
 
     def _softmax(self, func: Any, args: tuple, kwargs: dict[str, Any], marks: Marks) -> Any:
@@ -266,9 +277,9 @@ class _Mode(TorchFunctionMode):
                 self._tell(Event(self.watch.stack.owner(), product, shape, others))
                 for number in found:
                     del self.watch.products[number]
-                mark(out, _origin(marks) | {WEIGHTS})
+                self.watch.mark(out, _origin(marks) | {WEIGHTS})
                 return out
-        mark(out, marks)
+        self.watch.mark(out, marks)
         return out
 
     def _fused(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -286,7 +297,9 @@ class _Mode(TorchFunctionMode):
                 self.watch.stack.owner(), product, logits, others, bool(given.get("is_causal"))
             )
             self._tell(event)
-        mark(out, _origin(NOTHING.union(*(marks_of(t) for t in tensors_in((args, kwargs))))))
+        self.watch.mark(
+            out, _origin(NOTHING.union(*(marks_of(t) for t in tensors_in((args, kwargs)))))
+        )
         return out
 
     def _tell(self, event: Event) -> None:
