@@ -47,6 +47,7 @@ CHECKS: tuple[Check, ...] = (
     Check("packs", "CHK6", "model"),
     Check("shards", "CHK7", "model"),
     Check("paths", "CHK18", "model"),
+    Check("backward", "CHK18", "model"),
     Check("bounds", "CHK10", "model"),
     Check("deadkeys", "CHK11", "model"),
     Check("casts", "CHK8", "model"),
