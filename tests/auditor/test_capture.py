@@ -10,9 +10,10 @@ from auditor.small import ATTENDS, HEADS, WIDTH, Model, Ways, speeds, turned
 from auditor.subjects_of import bad, compared, config_of, kinds, read_out, subject_of
 from whereness.auditor.reading.capture import observe
 from whereness.auditor.reading.injecting import told_inputs
+from whereness.auditor.reading.marks import MARK
 from whereness.auditor.reading.stack import Stack
 from whereness.auditor.reading.views import Observed
-from whereness.auditor.reading.watch import MARK, Watch
+from whereness.auditor.reading.watch import Watch
 
 
 def seen(model: nn.Module) -> Observed:

@@ -12,7 +12,7 @@ Axes: B batch, H heads, S queries, T keys, D channels.
 """
 
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,17 +23,21 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from whereness.attend.core import plainly
+from whereness.auditor.reading.marks import (
+    CONTENT,
+    MARK,
+    NOTHING,
+    WEIGHTS,
+    Marks,
+    marks_of,
+    origin,
+    tensors_in,
+)
+from whereness.auditor.reading.products import REVERSED, Product, fused_logits, met, operands_of
 from whereness.auditor.reading.stack import Stack
 from whereness.kernels.rotary import using
 
-MARK = "_whereness_mark"
-CONTENT, WEIGHTS = 0, -1
-"""Marks beside the numbers of products: comes from the input; is what a softmax made of scores."""
-Marks = frozenset[int]
-NOTHING: Marks = frozenset()
-
 PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "baddbmm_", "einsum"})
-REVERSED = "__rmatmul__"
 SUMS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__", "cat", "concat"})
 SOFTMAXES = frozenset({"softmax", "_safe_softmax"})
 PROJECTIONS = frozenset({"linear", "addmm", "layer_norm", "rms_norm", "conv1d"})
@@ -41,15 +45,6 @@ WRITERS = frozenset({"__setitem__", "copy_"})
 SHAPED = frozenset({"expand_as", "view_as", "reshape_as", "type_as", "to"})
 """Their other arguments lend a shape or a type."""
 BLANKS = ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "new_")
-
-
-@dataclass(frozen=True)
-class Product:
-    """q and k as they met: (..., S, D) and (..., T, D), leading axes as they stood."""
-
-    q: Tensor
-    k: Tensor
-    sources: tuple[Marks, Marks]
 
 
 @dataclass(frozen=True)
@@ -131,7 +126,7 @@ class Watch:
         if path in self.attended:
             for tensor in tensors_in(out):
                 if marks_of(tensor):
-                    self.mark(tensor, _origin(marks_of(tensor)))
+                    self.mark(tensor, origin(marks_of(tensor)))
 
     @contextmanager
     def watching(self) -> Generator["Watch"]:
@@ -148,23 +143,6 @@ class Watch:
             torch.backends.mha.set_fastpath_enabled(fast)
             self.products.clear()
             self._forget()
-
-
-def marks_of(tensor: Tensor) -> Marks:
-    """What is known of where a tensor comes from."""
-    return tensor.__dict__.get(MARK, NOTHING)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested tuples, lists and dicts."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from tensors_in(each)
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from tensors_in(each)
 
 
 class _Mode(TorchFunctionMode):
@@ -232,7 +210,7 @@ class _Mode(TorchFunctionMode):
         both = one | two
         if WEIGHTS in both:  # weights times values: a new content
             out = func(*args, **kwargs)
-            self.watch.mark(out, _origin(both))
+            self.watch.mark(out, origin(both))
             return out
         if not (CONTENT in one and CONTENT in two):
             out = func(*args, **kwargs)
@@ -252,7 +230,7 @@ class _Mode(TorchFunctionMode):
         extra = NOTHING
         if name.startswith("baddbmm"):  # what the product is added to may hold products
             extra = frozenset(m for m in marks_of(args[0]) if m > 0)
-        self.watch.mark(out, _origin(both) | {self.watch.count} | extra)
+        self.watch.mark(out, origin(both) | {self.watch.count} | extra)
         return out
 
     def _mark_half(self, out: Any, both: Marks) -> None:
@@ -277,7 +255,7 @@ class _Mode(TorchFunctionMode):
                 self._tell(Event(self.watch.stack.owner(), product, shape, others))
                 for number in found:
                     del self.watch.products[number]
-                self.watch.mark(out, _origin(marks) | {WEIGHTS})
+                self.watch.mark(out, origin(marks) | {WEIGHTS})
                 return out
         self.watch.mark(out, marks)
         return out
@@ -298,7 +276,7 @@ class _Mode(TorchFunctionMode):
             )
             self._tell(event)
         self.watch.mark(
-            out, _origin(NOTHING.union(*(marks_of(t) for t in tensors_in((args, kwargs)))))
+            out, origin(NOTHING.union(*(marks_of(t) for t in tensors_in((args, kwargs)))))
         )
         return out
 
@@ -322,11 +300,6 @@ def _never(tensors: Any) -> bool:
     return False
 
 
-def _origin(marks: Marks) -> Marks:
-    """Only where it comes from: products that went in are done with."""
-    return frozenset(m for m in marks if m <= -2) | {CONTENT}
-
-
 def _with(args: tuple, kwargs: dict[str, Any], old: Tensor, new: Tensor) -> tuple[tuple, dict]:
     swapped = tuple(
         new
@@ -337,75 +310,3 @@ def _with(args: tuple, kwargs: dict[str, Any], old: Tensor, new: Tensor) -> tupl
         for each in args
     )
     return swapped, {name: new if each is old else each for name, each in kwargs.items()}
-
-
-def operands_of(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """The two factors of a product, the queries' side first."""
-    tensors = [t for t in tensors_in((args, kwargs)) if t.dim() >= 1]
-    if name.startswith("baddbmm"):
-        tensors = tensors[1:]
-    if len(tensors) != 2:
-        return None
-    return (tensors[1], tensors[0]) if name == REVERSED else (tensors[0], tensors[1])
-
-
-def met(
-    name: str, args: tuple, a: Tensor, b: Tensor, sources: tuple[Marks, Marks]
-) -> Product | None:
-    """A product in the form (..., S, D) and (..., T, D); None where it has no such form."""
-    if name != "einsum":
-        if a.dim() < 2 or b.dim() < 2:
-            return None
-        return Product(a.detach(), b.detach().mT, sources)
-    if not isinstance(args[0], str):
-        return None
-    return _summed(args[0], a.detach(), b.detach(), sources)
-
-
-def _summed(equation: str, a: Tensor, b: Tensor, sources: tuple[Marks, Marks]) -> Product | None:
-    """The same of an einsum: letters of both sides that stay are batch, one that goes is D."""
-    equation = equation.replace(" ", "")
-    if "->" not in equation or equation.count(",") != 1:
-        return None
-    inputs, out = equation.split("->")
-    one, two = inputs.split(",")
-    spread = [c for c in "ZYXWVU" if c not in equation]
-    if "..." in equation:
-        extra = max(a.dim() - len(one.replace("...", "")), b.dim() - len(two.replace("...", "")))
-        letters = "".join(spread[:extra])
-        mine = a.dim() - len(one.replace("...", "")), b.dim() - len(two.replace("...", ""))
-        one = one.replace("...", letters[extra - mine[0] :])
-        two = two.replace("...", letters[extra - mine[1] :])
-        out = out.replace("...", letters)
-    gone = [c for c in one if c in two and c not in out]
-    batch = [c for c in out if c in one and c in two]
-    queries = [c for c in out if c in one and c not in two]
-    keys = [c for c in out if c in two and c not in one]
-    if len(gone) != 1 or not queries or len(keys) != 1 or len(set(one)) != a.dim():
-        return None
-    # More than one letter of the queries' own: the last is the token, the others grouped heads.
-    q = a.permute(*(one.index(c) for c in [*batch, *queries, *gone]))
-    k = b.permute(*(two.index(c) for c in [*batch, *keys, *gone]))
-    for _ in queries[:-1]:
-        k = k.unsqueeze(-3)
-    return Product(q, k, sources)
-
-
-def fused_logits(given: dict[str, Any], silent: bool) -> Tensor:
-    """What `scaled_dot_product_attention` gives its softmax."""
-    q, k = given["query"].detach(), given["key"].detach()
-    scale = given.get("scale")
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if given.get("enable_gqa") and q.dim() >= 3 and q.shape[-3] != k.shape[-3]:
-        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
-    logits = (torch.zeros_like(q) if silent else q) @ k.mT * scale
-    mask = given.get("attn_mask")
-    if mask is not None:
-        mask = mask.detach()
-        logits = (
-            logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
-        )
-    if given.get("is_causal"):
-        seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).tril()
-        logits = logits.masked_fill(~seen, -torch.inf)
-    return logits
