@@ -18,6 +18,7 @@ from whereness.auditor.driving.drive import Refused
 from whereness.auditor.driving.operations import Watch
 from whereness.auditor.driving.probing import Bench, change, probed
 from whereness.auditor.driving.restore import restored
+from whereness.auditor.findings import Severity
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK17"
@@ -257,12 +258,12 @@ def _found(
     measured: str,
     expected: str,
     why: tuple[str, str],
-    severity: str = "warning",
+    severity: Severity = "warning",
     where: str = "",
 ) -> None:
     bench.found(
         "K20",
-        severity,  # type: ignore[arg-type]
+        severity,
         expected=expected,
         measured=measured,
         cause=why[0],
