@@ -21,6 +21,7 @@ PROBES = (
     "packs",
     "shards",
     "paths",
+    "backward",
     "bounds",
     "deadkeys",
     "casts",

@@ -9,7 +9,11 @@ from torch import Tensor, nn
 from auditor.small import ATTENDS, HEADS, WIDTH, Model, Ways, speeds, turned
 from auditor.subjects_of import bad, compared, config_of, kinds, read_out, subject_of
 from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.injecting import told_inputs
+from whereness.auditor.reading.marks import MARK
+from whereness.auditor.reading.stack import Stack
 from whereness.auditor.reading.views import Observed
+from whereness.auditor.reading.watch import Watch
 
 
 def seen(model: nn.Module) -> Observed:
@@ -199,3 +203,25 @@ def test_float32_is_read_where_float64_is_refused():
     assert not subject.shared["observed"].exact
     assert kinds(subject) == set()
     assert {"spectrum", "width", "classification"} <= compared(subject)
+
+
+def test_what_a_model_writes_into_carries_no_marks_on():
+    class Keeps(Model):
+        def __init__(self, *given, **more):
+            super().__init__(*given, **more)
+            self.register_buffer("last", torch.zeros(200, 200), persistent=False)
+
+        def forward(self, *given, **more):
+            out = super().forward(*given, **more)
+            rows, width = min(200, out.shape[1]), min(200, out.shape[-1])
+            self.last[:rows, :width] = out[0, :rows, :width]
+            return out
+
+    model = Keeps(Ways())
+    ready = Watch(Stack(model), lambda _: None)
+    with ready.watching(), told_inputs(model), torch.no_grad():
+        model(torch.arange(5)[None])
+        assert MARK in vars(model.last)  # or the test says nothing
+    assert not vars(model.last)
+    observe(subject_of(model))
+    assert not vars(model.last)

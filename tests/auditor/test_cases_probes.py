@@ -337,6 +337,6 @@ def test_left_pads_of_a_relative_model_are_no_fault():
 
 
 def test_recomputation_that_keeps_its_ids_is_silent():
-    report = looked(recomputed(positions_kept=True)(), "paths")
+    report = looked(recomputed(positions_kept=True)(), "backward")
     assert not bad(report)
     assert "recomputation" in {each.what for each in report.compared}

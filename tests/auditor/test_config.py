@@ -167,6 +167,27 @@ def test_sections_that_do_not_fit():
     assert [kind for kind, *_ in found(keys(8))] == ["K15"]
 
 
+def test_sections_that_their_order_cannot_give():
+    def keys(interleaved, *sections):
+        rope = {"rope_type": "default", "mrope_section": sections}
+        rope["mrope_interleaved"] = interleaved
+        return config(model_type="qwen3_vl_text", head_dim=16, rope_scaling=rope)
+
+    assert found(keys(True, 3, 3, 2)) == []
+    ((kind, where, said),) = found(keys(True, 1, 6, 1))
+    assert (kind, where) == ("K03", "mrope_section")
+    assert "at most 3 of 8" in said
+    assert [kind for kind, *_ in found(keys(True, 8, 0, 0))] == ["K15"]
+
+
+def test_the_spectrum_of_a_config_alone_is_told():
+    (first, *_) = audit(config(head_dim=16, rope_theta=5e5)).layers
+    wanted = whereness.RoPE(16, 5e5).frequencies.tolist()
+    assert first.expected_speeds == pytest.approx(wanted, rel=1e-14)
+    scaled = config(head_dim=16, rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+    assert audit(scaled).layers[0].expected_speeds is None
+
+
 def test_lists_with_an_entry_too_many():
     keys = config(model_type="smollm3", no_rope_layers=[1, 0, 1])
     assert [each[:2] for each in found(keys)] == [("K23", "no_rope_layers")]

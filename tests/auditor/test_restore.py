@@ -199,3 +199,38 @@ def test_a_models_config_comes_back():
         model.config.more = 3
     assert model.config is config
     assert vars(config) == {"attention": "eager", "inner": {"base": 1}}
+
+
+class Memory:
+    """A cache of a model's own, no module and no config."""
+
+    def __init__(self) -> None:
+        self.rows = {"keys": [torch.zeros(2)]}
+        self.length = 0
+
+
+def test_what_lies_deep_inside_comes_back():
+    model = Odd()
+    model.memory = Memory()
+    model.nested = {"global": {"base": [1, ({"deep": 1},)]}}
+    model.memory.model = model.memory  # in a circle
+    kept = model.memory
+    with restored(model):
+        model.memory.length = 5
+        model.memory.rows["keys"][0].add_(1)
+        model.memory.rows["keys"].append(torch.ones(2))
+        model.nested["global"]["base"][1][0]["deep"] = 2
+        model.table.note = 1
+        model.linear.weight.note = 1
+    assert model.memory is kept and kept.length == 0
+    assert [row.tolist() for row in kept.rows["keys"]] == [[0.0, 0.0]]
+    assert model.nested == {"global": {"base": [1, ({"deep": 1},)]}}
+    assert not vars(model.table) and not vars(model.linear.weight)
+
+
+def test_a_parameter_seen_another_way_comes_back():
+    model = nn.Linear(4, 4)
+    kept = model.weight.detach().clone()
+    with restored(model):
+        model.weight.data = model.weight.data.T
+    assert torch.equal(model.weight, kept)

@@ -1,8 +1,10 @@
 """The runner: which checks run, in which order, and what is said of those that did not."""
 
+import re
 import sys
 import types
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import nn
 import whereness as wn
 from auditor.toys import outcome
 from interop.toy import SMALL
+from whereness.auditor import checks as checks_package
 from whereness.auditor import run
 from whereness.auditor.checks import CHECKS as TABLE
 from whereness.auditor.checks import Check
@@ -128,6 +131,20 @@ def test_names_of_checks():
 def test_the_table_names_modules_that_run():
     assert {check.id for check in TABLE} <= set(CHECKS)
     assert len({check.module for check in TABLE}) == len(TABLE)
+
+
+FILES = {"buffers": ("derived", "indices"), "rows": ("sinusoids",)}
+"""Modules of `auditor.files` that say which check a finding is of."""
+
+
+def test_the_table_names_every_check_that_a_module_speaks_for():
+    home = Path(checks_package.__file__).parent
+    for check in TABLE:
+        files = [home.parent / "files" / f"{name}.py" for name in FILES.get(check.module, ())]
+        spoken = set()
+        for file in (home / f"{check.module}.py", *files):
+            spoken |= set(re.findall(r'"(CHK\d+)"', file.read_text(encoding="utf-8")))
+        assert spoken <= set(check.ids), check.module
 
 
 def test_checks_run_in_the_order_of_the_table(checks):

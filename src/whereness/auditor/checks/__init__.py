@@ -27,7 +27,7 @@ class Check:
 
 CHECKS: tuple[Check, ...] = (
     Check("config", "CHK11", "config"),
-    Check("buffers", "CHK9", "weights", ("CHK10",)),
+    Check("buffers", "CHK9", "weights", ("CHK1", "CHK8", "CHK10", "CHK15")),
     Check("rows", "CHK10", "weights", ("CHK1", "CHK9", "CHK15", "CHK16")),
     Check("pairing", "CHK12", "weights"),
     Check("text", "CHK12", "text", ("CHK1",)),
@@ -47,6 +47,7 @@ CHECKS: tuple[Check, ...] = (
     Check("packs", "CHK6", "model"),
     Check("shards", "CHK7", "model"),
     Check("paths", "CHK18", "model"),
+    Check("backward", "CHK18", "model"),
     Check("bounds", "CHK10", "model"),
     Check("deadkeys", "CHK11", "model"),
     Check("casts", "CHK8", "model"),

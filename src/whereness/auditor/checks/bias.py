@@ -13,7 +13,7 @@ from whereness.auditor.driving.probing import driver_of
 from whereness.auditor.driving.restore import in_float64, restored
 from whereness.auditor.findings import Finding
 from whereness.auditor.reading.buckets import of_buckets
-from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.capture import seen
 from whereness.auditor.reading.comparing import finding_of
 from whereness.auditor.reading.expectation import BIASES, Expectation, expectation_of
 from whereness.auditor.reading.slopes import all_alike, of_slopes
@@ -28,9 +28,8 @@ ALIKE = 1e-5
 
 def run(subject: Subject) -> None:
     """Compare the bias of every layer that is to have one."""
-    observed = observe(subject)
-    if not observed.layers:
-        subject.not_checked(CHECK, "; ".join(observed.why) or "no attention was found")
+    observed = seen(subject, CHECK)
+    if observed is None:
         return
     for view in observed.layers:
         if view.crosses or view.odd or not view.biased or view.bias is None:

@@ -6,7 +6,7 @@ A pair that is no rotation changes the length of a vector; clean ones keep it to
 from typing import Any
 
 from whereness.auditor.findings import Finding
-from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.capture import seen
 from whereness.auditor.reading.comparing import NAMES, Compare, Pairs, compares
 from whereness.auditor.reading.readout import ROTATION
 from whereness.auditor.reading.views import LayerView, pairing_of
@@ -17,10 +17,8 @@ CHECK = "CHK12"
 
 def run(subject: Subject) -> None:
     """Read pairs, width and norm of every layer, and compare them with the config's."""
-    observed = observe(subject)
-    if not observed.layers:
-        why = "; ".join(observed.why) or "no attention was found"
-        subject.not_checked(CHECK, why)
+    observed = seen(subject, CHECK)
+    if observed is None:
         return
     broken = set()
     for view in observed.layers:

@@ -14,6 +14,7 @@ from typing import Any
 from whereness.auditor.configs import lint
 from whereness.auditor.configs.limits import beside_parts, lengths_fit
 from whereness.auditor.configs.lint import CHECK, KEYS, fault
+from whereness.auditor.configs.reach import plain_speeds
 from whereness.auditor.findings import Finding, LayerFacts, Severity
 from whereness.auditor.subject import Subject
 from whereness.interop.config.quarrels import quarrels
@@ -163,6 +164,13 @@ def _list_layers(subject: Subject, layers: Layers) -> None:
             continue
         refused = any(spec.kind == REFUSED for spec in made)
         said = None if refused else told(made)
+        speeds = [plain_speeds(spec) for spec in made]
         subject.report.layers.append(
-            LayerFacts(where=f"layer {index}", index=index, part=layers.part.name, expected=said)
+            LayerFacts(
+                where=f"layer {index}",
+                index=index,
+                part=layers.part.name,
+                expected=said,
+                expected_speeds=next(filter(None, speeds), None),
+            )
         )

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from whereness.auditor.driving.drive import Refused
 from whereness.auditor.driving.operations import Watch
 from whereness.auditor.driving.probing import Bench, probed
+from whereness.auditor.findings import Severity
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK21"
@@ -147,12 +148,12 @@ def _found(
     measured: str,
     expected: str,
     why: tuple[str, str],
-    severity: str = "note",
+    severity: Severity = "note",
     where: str = "",
 ) -> None:
     bench.found(
         "K25",
-        severity,  # type: ignore[arg-type]
+        severity,
         expected=expected,
         measured=measured,
         cause=why[0],

@@ -4,7 +4,7 @@ Every layer is classified, and the class compared with what the config gives the
 """
 
 from whereness.auditor.findings import Finding
-from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.capture import seen
 from whereness.auditor.reading.expectation import BIASES, TABLES, Expectation, expectation_of
 from whereness.auditor.reading.views import LayerView, Observed
 from whereness.auditor.subject import Subject
@@ -14,9 +14,8 @@ CHECK = "CHK20"
 
 def run(subject: Subject) -> None:
     """Compare the class of every layer with the config's."""
-    observed = observe(subject)
-    if not observed.layers:
-        subject.not_checked(CHECK, "; ".join(observed.why) or "no attention was found")
+    observed = seen(subject, CHECK)
+    if observed is None:
         return
     if observed.unseen:
         subject.not_checked(

@@ -14,6 +14,7 @@ from whereness.auditor.driving.drive import Refused
 from whereness.auditor.driving.probing import Bench, change, probed
 from whereness.auditor.driving.rebuild import DERIVED, MOST_WEIGHTS
 from whereness.auditor.driving.restore import restored
+from whereness.auditor.findings import Severity
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK9"
@@ -209,11 +210,16 @@ _EMPTY = (
 
 
 def _found(
-    bench: Bench, severity: str, expected: str, measured: str, why: tuple[str, str], where: str = ""
+    bench: Bench,
+    severity: Severity,
+    expected: str,
+    measured: str,
+    why: tuple[str, str],
+    where: str = "",
 ) -> None:
     bench.found(
         "K07",
-        severity,  # type: ignore[arg-type]
+        severity,
         expected=expected,
         measured=" ".join(measured.split())[:300],
         cause=why[0],

@@ -1,32 +1,24 @@
-"""CHK18: every way through the model gives the same: eager, fused and recomputed attention.
+"""CHK18: every way through the model gives the same: eager and fused attention, training mode.
 
 Forward and backward, other strides, axes of size 1, and inputs that nobody writes into. In float64,
-so that paths that round differently do not differ.
+so that paths that round differently do not differ. The backward pass by itself: `checks.backward`.
 """
 
-import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from whereness.auditor.checks.masks import sight
 from whereness.auditor.driving.drive import Refused
+from whereness.auditor.driving.gradients import apart, gradient, trainable
 from whereness.auditor.driving.probing import Bench, change, probed
-from whereness.auditor.driving.restore import written
 from whereness.auditor.findings import Severity
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK18"
 LENGTH, BATCH = 7, 3
 LONGEST = 9
-FEW_WEIGHTS, MOST_DIFFERENCES = 1_000_000, 24
-"""Weights up to which gradients are held against differences, and of how many tensors."""
-DIFFERENCE = 0.05
-"""Part by which a gradient may be off; differences of a smooth function agree to 1e-6."""
-MOST_WEIGHTS = 20_000_000
-"""Weights up to which gradients are compared."""
 
 
 def run(subject: Subject) -> None:
@@ -43,9 +35,7 @@ def _look(bench: Bench) -> None:
         _shapes(bench, tokens, plain)
         _sizes(bench)
     _trained(bench, tokens, plain)
-    _slopes(bench, tokens)
     _implementations(bench, tokens)
-    _recomputed(bench, tokens)
 
 
 def _inputs(bench: Bench, tokens: Tensor) -> None:
@@ -159,64 +149,6 @@ def _trained(bench: Bench, tokens: Tensor, plain: Tensor) -> None:
         _found(bench, "training mode", measured, "the output of eval mode", _KERNEL)
 
 
-def _slopes(bench: Bench, tokens: Tensor) -> None:
-    """The backward pass is the derivative of the forward pass, weight by weight."""
-    weights = {n: p for n, p in bench.model.named_parameters() if p.requires_grad and p.dim() >= 2}
-    if (
-        bench.slow
-        or not bench.exact
-        or not weights
-        or sum(p.numel() for p in weights.values()) > FEW_WEIGHTS
-    ):
-        bench.not_checked(
-            "the backward pass against differences: no float64, too many weights, or slow"
-        )
-        return
-    chosen = dict(list(weights.items())[:MOST_DIFFERENCES])
-    with bench.alone() as driver, torch.enable_grad():
-        output = driver(tokens).output
-        if not output.requires_grad:
-            return
-        generator = torch.Generator().manual_seed(0)
-        factor = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output)
-        grads = torch.autograd.grad(
-            (output * factor).sum(), list(chosen.values()), allow_unused=True
-        )
-    worst, where = 0.0, ""
-    for (name, weight), grad in zip(chosen.items(), grads, strict=True):
-        gap = 0.0 if grad is None else _against_difference(bench, tokens, factor, weight, grad)
-        if gap > worst:
-            worst, where = gap, name
-    bench.compared("backward against differences")
-    if worst > DIFFERENCE:
-        measured = f"{where}: the gradient is off by {worst:.0%} from a difference of two outputs"
-        # Estimators of gradients by design are none either.
-        _found(bench, where, measured, "the derivative of the forward pass", _BACKWARD, "warning")
-
-
-def _against_difference(
-    bench: Bench, tokens: Tensor, factor: Tensor, weight: Tensor, grad: Tensor
-) -> float:
-    """How far a gradient is from what two runs say, as a part; 0 where two steps do not agree."""
-    generator = torch.Generator().manual_seed(1)
-    way = torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight)
-    told = float((grad * way).sum())
-
-    def loss(step: float) -> float:
-        with written(weight):
-            weight.data.add_(way, alpha=step)
-            return float((bench.driver(tokens).output * factor).sum())
-
-    # Norms that compute in float32 even here leave noise: a short step would measure that alone.
-    # Weights may be all zeros, at the start.
-    step = 1e-2 * (float(weight.std()) or 1.0)
-    far, near = ((loss(s) - loss(-s)) / (2 * s) for s in (step, step / 4))
-    size = float(grad.norm() * way.norm()) / max(1.0, weight.numel() ** 0.5)
-    if abs(far - near) > 0.01 * max(abs(far), size):
-        return 0.0  # a kink, a switch of experts, or float32 inside
-    return abs(told - near) / max(abs(near), size, 1e-30)
-
-
 def _implementations(bench: Bench, tokens: Tensor) -> None:
     """Attention by every implementation that the model can be switched to."""
     ways = dict(_switches(bench))
@@ -240,8 +172,12 @@ def _implementations(bench: Bench, tokens: Tensor) -> None:
         if bench.differ(other, output):
             measured = f"the output changes by {change(other, output):.1e}"
             _found(bench, f"{name} attention", measured, f"the output of {first}", _KERNEL)
-        elif slopes is not None and theirs is not None and not _near(bench, theirs, slopes):
-            measured = f"gradients change by {_gap(theirs, slopes):.1e} of the largest"
+        elif (
+            slopes is not None
+            and theirs is not None
+            and not apart(theirs, slopes) <= bench.tolerance
+        ):
+            measured = f"gradients change by {apart(theirs, slopes):.1e} of the largest"
             _found(bench, f"{name} attention", measured, f"the gradients of {first}", _KERNEL)
 
 
@@ -284,74 +220,16 @@ def _set(bench: Bench, name: str) -> None:
 
 
 def _both(bench: Bench, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Output, and the gradient of the largest few weights."""
+    """Output, and the gradient of all weights where they are few enough."""
     driver = bench.driver
-    weights = [p for p in bench.model.parameters() if p.requires_grad and p.is_floating_point()]
-    if sum(p.numel() for p in weights) > MOST_WEIGHTS or not weights:
+    weights = trainable(bench.model)
+    if not weights:
         return driver(tokens).output, None
     with torch.enable_grad():
         output = driver(tokens).output
         if not output.requires_grad:
             return output, None
-        grads = torch.autograd.grad(output.sin().sum(), weights, allow_unused=True)
-    slopes = [torch.zeros_like(w) if g is None else g for g, w in zip(grads, weights, strict=True)]
-    return output.detach(), torch.cat([g.flatten() for g in slopes])
-
-
-def _recomputed(bench: Bench, tokens: Tensor) -> None:
-    """Activation checkpointing, with ids that are no arange: plain ones hide what is not passed."""
-    model, driver = bench.model, bench.driver
-    names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")  # new, old
-    enable = next((getattr(model, name) for name in names if hasattr(model, name)), None)
-    if not callable(enable) or not getattr(model, "supports_gradient_checkpointing", True):
-        bench.not_checked("recomputation: the model has no switch for it")
-        return
-    given: dict[str, Any] = {}
-    if driver.first is not None:
-        ids = bench.natural(BATCH, LENGTH)
-        given["positions"] = ids + (ids > ids[:, LENGTH // 2, None]) * 3
-        given["mask"] = driver.ones(torch.ones_like(ids))
-    weights = [p for p in model.parameters() if p.requires_grad and p.is_floating_point()]
-    if not weights or sum(p.numel() for p in weights) > MOST_WEIGHTS:
-        return
-    found = []
-    for on in (False, True):
-        with bench.alone():
-            try:
-                with contextlib.ExitStack() as stack:
-                    model.train()
-                    if on:
-                        enable()
-                    torch.manual_seed(0)  # dropout
-                    stack.enter_context(torch.enable_grad())
-                    output = driver(tokens, **given).output
-                    grads = torch.autograd.grad(output.sin().sum(), weights, allow_unused=True)
-            except (Refused, ValueError, RuntimeError, TypeError) as error:
-                if not on:
-                    bench.not_checked(f"recomputation: {error}")
-                    return
-                said = " ".join(str(error).split())[:200]
-                _found(bench, "recomputation", f"it raised {said}", "plain gradients", _RECOMPUTE)
-                return
-        kept = [
-            torch.zeros_like(w) if g is None else g for g, w in zip(grads, weights, strict=True)
-        ]
-        found.append((output.detach(), torch.cat([g.flatten() for g in kept])))
-    bench.compared("recomputation")
-    (output, slopes), (other, theirs) = found
-    gap = max(change(other, output), _gap(theirs, slopes))
-    if not gap <= bench.tolerance:
-        measured = f"outputs or gradients change by {gap:.1e}"
-        _found(bench, "recomputation", measured, "plain gradients", _RECOMPUTE)
-
-
-def _gap(a: Tensor, b: Tensor) -> float:
-    """How far apart two gradients are, of the largest: small ones are sums that cancel."""
-    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-30))
-
-
-def _near(bench: Bench, a: Tensor, b: Tensor) -> bool:
-    return _gap(a, b) <= bench.tolerance
+        return output.detach(), gradient(output, weights)
 
 
 _IN_PLACE = (
@@ -365,14 +243,6 @@ _STRIDES = (
 _KERNEL = (
     "One of the two paths has another mask, scale or table.",
     "Give both paths the same resolved settings and compare them in float64.",
-)
-_BACKWARD = (
-    "A backward pass written by hand: the gradient is turned as the input was, or not at all.",
-    "Turn gradients back by the same angles; check with torch.autograd.gradcheck.",
-)
-_RECOMPUTE = (
-    "The recomputed layer gets other positions or tables than the first pass.",
-    "Pass positions by keyword through the checkpoint, and tables as tensors.",
 )
 
 

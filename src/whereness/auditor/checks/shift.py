@@ -15,7 +15,7 @@ from whereness.auditor.driving.drive import Driver, Refused
 from whereness.auditor.driving.probing import driver_of
 from whereness.auditor.driving.restore import in_float64
 from whereness.auditor.findings import Finding
-from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.capture import seen
 from whereness.auditor.reading.readout import ROTATION, Turning, exact
 from whereness.auditor.reading.views import TOEPLITZ, LayerView, Observed
 from whereness.auditor.subject import Subject
@@ -28,9 +28,8 @@ SHIFT, MOVED = 7, 1e-4
 
 def run(subject: Subject) -> None:
     """Judge the far run of every layer, then shift the whole model."""
-    observed = observe(subject)
-    if not observed.layers:
-        subject.not_checked(CHECK, "; ".join(observed.why) or "no attention was found")
+    observed = seen(subject, CHECK)
+    if observed is None:
         return
     if not observed.ids:
         subject.not_checked(CHECK, "; ".join(observed.why) or "the model takes no positions")

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from whereness.auditor.findings import Finding
-from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.capture import seen
 from whereness.auditor.reading.comparing import NAMES, Compare, compares
 from whereness.auditor.reading.expectation import LEARNED_TURNS, ROTARY, expected_sides
 from whereness.auditor.reading.speeds import Known, cause_of
@@ -24,10 +24,8 @@ SIZE = 1e-5
 
 def run(subject: Subject) -> None:
     """Compare spectrum and amplitude of every layer with the config's."""
-    observed = observe(subject)
-    if not observed.layers:
-        why = "; ".join(observed.why) or "no attention was found"
-        subject.not_checked(CHECK, why)
+    observed = seen(subject, CHECK)
+    if observed is None:
         return
     for each in compares(subject, observed, CHECK):
         if each.expected.of(*LEARNED_TURNS):

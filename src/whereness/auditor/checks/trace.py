@@ -18,6 +18,7 @@ from whereness.auditor.driving.drive import Refused
 from whereness.auditor.driving.operations import Watch
 from whereness.auditor.driving.probing import Bench, change, probed
 from whereness.auditor.driving.restore import restored
+from whereness.auditor.findings import Severity
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK17"
@@ -174,7 +175,7 @@ def _exported(bench: Bench, tokens: Tensor) -> None:
     if driver.takes == "pixels" or driver.decodes or not driver.rows_first or driver.inputs:
         bench.not_checked("export: only models that take tokens alone are exported")
         return
-    if not {"trace", CHECK} & set(bench.subject.shared.get("asked", ())):
+    if CHECK not in bench.subject.shared.get("asked", ()):
         bench.not_checked("export: tracing takes seconds, and is done if asked for by name alone")
         return
     names = {driver.argument: tokens}
@@ -257,12 +258,12 @@ def _found(
     measured: str,
     expected: str,
     why: tuple[str, str],
-    severity: str = "warning",
+    severity: Severity = "warning",
     where: str = "",
 ) -> None:
     bench.found(
         "K20",
-        severity,  # type: ignore[arg-type]
+        severity,
         expected=expected,
         measured=measured,
         cause=why[0],

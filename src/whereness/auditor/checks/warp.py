@@ -13,7 +13,7 @@ from whereness.auditor.driving.drive import Driver, Refused
 from whereness.auditor.driving.probing import driver_of
 from whereness.auditor.driving.restore import in_float64, restored
 from whereness.auditor.findings import Finding, Severity
-from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.capture import seen
 from whereness.auditor.reading.views import Observed
 from whereness.auditor.subject import Subject
 
@@ -25,9 +25,8 @@ TOKENS = 9
 
 def run(subject: Subject) -> None:
     """Warp ids, mix rows and swap tokens."""
-    observed = observe(subject)
-    if not observed.layers:
-        subject.not_checked(CHECK, "; ".join(observed.why) or "no attention was found")
+    observed = seen(subject, CHECK)
+    if observed is None:
         return
     for view in observed.layers:
         if view.ids_ignored:
@@ -37,14 +36,9 @@ def run(subject: Subject) -> None:
         return
     for probe in (_warp, _rows, _order):
         try:
-            if observed.exact:
-                with in_float64(driver.model), torch.no_grad():
-                    driver.model.eval()
-                    probe(subject, observed, driver)
-            else:
-                with restored(driver.model), torch.no_grad():
-                    driver.model.eval()
-                    probe(subject, observed, driver)
+            with (in_float64 if observed.exact else restored)(driver.model), torch.no_grad():
+                driver.model.eval()
+                probe(subject, observed, driver)
         except Refused as error:
             subject.not_checked(CHECK, str(error))
 

@@ -5,7 +5,7 @@ The masks are those that were added to the scores; whole outputs cannot tell one
 
 from collections.abc import Mapping
 
-from whereness.auditor.reading.capture import observe
+from whereness.auditor.reading.capture import seen
 from whereness.auditor.reading.comparing import finding_of
 from whereness.auditor.reading.views import LayerView, Observed
 from whereness.auditor.subject import Subject
@@ -19,9 +19,8 @@ UNUSED = ("use_sliding_window", "layer_types", "max_window_layers", "sliding_win
 
 def run(subject: Subject) -> None:
     """Compare what every layer sees with its window."""
-    observed = observe(subject)
-    if not observed.layers:
-        subject.not_checked(CHECK, "; ".join(observed.why) or "no attention was found")
+    observed = seen(subject, CHECK)
+    if observed is None:
         return
     for view in observed.layers:
         sight = _sight(subject, view)

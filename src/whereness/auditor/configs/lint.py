@@ -4,6 +4,7 @@ A rule looks at the layers of one part and tells what it finds; what no part alo
 `configs.limits`. Plain Python, so that a config alone is audited at once.
 
     sections_fit        pairs of the axes against the rotary width               K03, K15
+    order_fits          the same against the order of the axes                   K03
     keys_are_known      keys on positions that nothing reads                      K22
     lists_fit           lists with more entries than layers; windows without width    K23
     scaling_fits        the scaling's lengths against the context length          K02
@@ -26,6 +27,7 @@ from whereness.interop.config.reader import REFUSED, Layers, spoken
 from whereness.interop.config.sight import BOTH_WAYS
 from whereness.interop.config.specs import Spec
 from whereness.interop.config.spelling import known_keys
+from whereness.rotary.sections import ORDERS
 
 CHECK = "CHK11"
 KEYS = "config keys"
@@ -107,6 +109,30 @@ def sections_fit(layers: Layers) -> Iterator[Finding]:
                 told,
                 "an axis has no channel that could tell its positions",
                 "give every axis at least one pair",
+            )
+
+
+def order_fits(layers: Layers) -> Iterator[Finding]:
+    """Sections that add up, and that the order of the axes cannot give all the same."""
+    for spec, _ in specs(layers):
+        sections = spec.get("sections")
+        if spec.kind != "MultimodalRoPE" or sections is None:
+            continue
+        if sum(sections) != pairs_of(spec) or len(sections) < 2 or min(sections) < 1:
+            continue  # for `sections_fit`
+        try:
+            ORDERS[spec.get("order")](sections)
+        except ValueError as error:
+            name = layers.part.reading.name(layers.part.family.sections[0])
+            yield fault(
+                "K03",
+                "error",
+                name,
+                f"sections that the order of the axes, {spec.get('order')}, can give",
+                f"{name} = {list(sections)}: {error}",
+                "sections and order are of different models; code that fills pairs by strided "
+                "slices drops what does not fit and says nothing",
+                "take sections and order from the model that the weights are of",
             )
 
 
@@ -331,6 +357,7 @@ def grid_fits(layers: Layers) -> Iterator[Finding]:
 
 RULES: tuple[Callable[[Layers], Iterator[Finding]], ...] = (
     sections_fit,
+    order_fits,
     keys_are_known,
     lists_fit,
     scaling_fits,

@@ -66,12 +66,27 @@ def first_below(spec: Spec, length: int) -> int | None:
     return _first_below(spec.get("base"), head_dim, rotary_dim, farthest(spec, length))
 
 
+def plain_speeds(spec: Spec) -> tuple[float, ...] | None:
+    """Radians a token of every pair, fastest first, of plain RoPE; None of other encodings.
+
+    Scalings are for `rotary.scaling`, on tensors: here they are not told.
+    """
+    head_dim, base = spec.get("head_dim"), spec.get("base")
+    if spec.kind != "RoPE" or spec.get("scaling") is not None or not head_dim or not base:
+        return None
+    return _plain_speeds(base, spec.get("rotary_dim") or head_dim)
+
+
+def _plain_speeds(base: float, rotary_dim: int) -> tuple[float, ...]:
+    return tuple(base ** (-k / rotary_dim) for k in range(0, rotary_dim, 2))
+
+
 @lru_cache(maxsize=64)
 def _first_below(base: float, head_dim: int, rotary_dim: int, last: int) -> int | None:
     if rotary_dim <= head_dim - rotary_dim:
         return None  # the channels that do not turn make up for any sum
     still = (head_dim - rotary_dim) / 2
-    frequencies = [base ** (-k / rotary_dim) for k in range(0, rotary_dim, 2)]
+    frequencies = _plain_speeds(base, rotary_dim)
     cos = math.cos
     for m in range(1, last + 1):
         if still + sum([cos(m * w) for w in frequencies]) < 0:

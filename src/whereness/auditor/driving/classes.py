@@ -1,6 +1,7 @@
 """Whether a whole model numbers its tokens relatively or absolutely: what faults are graded by.
 
-Measured on outputs: relative if moving all ids moves nothing but stretching them does.
+By the classes of its layers, where every layer was read. Else measured on outputs: relative if
+moving all ids moves nothing but stretching them does.
 """
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from whereness.auditor.driving.drive import Refused
 from whereness.auditor.driving.probing import Bench
 from whereness.auditor.findings import Class
+from whereness.auditor.reading.capture import observe
 
 LENGTH, SHIFT = 9, 7
 
@@ -20,10 +22,21 @@ def whole_class(bench: Bench) -> Class:
     shared = bench.subject.shared
     if "class" not in shared:
         try:
-            shared["class"] = _by_ids(bench) or _by_pads(bench) or "unknown"
+            found = _by_layers(bench) or _by_ids(bench) or _by_pads(bench)
+            shared["class"] = found or "unknown"
         except Refused:
             shared["class"] = "unknown"
     return shared["class"]
+
+
+def _by_layers(bench: Bench) -> Class | None:
+    """The strictest class of any layer; None where one could not be read, or goes by content."""
+    observed = observe(bench.subject)
+    classes = {view.classified for view in observed.layers if not view.crosses}
+    if observed.unseen or not classes or classes & {"unknown", "content-aware"}:
+        return None
+    known: tuple[Class, ...] = ("absolute", "relative", "none")
+    return next(each for each in known if each in classes)
 
 
 def _by_ids(bench: Bench) -> Class | None:

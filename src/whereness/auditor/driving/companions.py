@@ -72,24 +72,24 @@ def _shapes(model: nn.Module, config: Any) -> Iterator[tuple[int, ...]]:
         (c for c in (getattr(config, n, None) for n in ("vision_config", "vision_model")) if c),
         config,
     )
-    channels = _number(vision, ("num_channels", "in_channels", "in_chans")) or 3
+    channels = whole(vision, ("num_channels", "in_channels", "in_chans")) or 3
     for holder in (vision, getattr(model, "patch_embed", None), model):
         size = _pair(holder, ("image_size", "img_size", "input_size"))
         if size is not None:
             yield (channels, *size)
-            frames = _number(vision, ("num_frames", "frames"))
+            frames = whole(vision, ("num_frames", "frames"))
             if frames:
                 yield (frames, channels, *size)
                 yield (channels, frames, *size)
-    bins = _number(config, ("num_mel_bins", "input_feat_per_channel", "feature_size"))
+    bins = whole(config, ("num_mel_bins", "input_feat_per_channel", "feature_size"))
     if bins:
-        length = _number(config, ("max_source_positions", "max_length", "target_length")) or 64
+        length = whole(config, ("max_source_positions", "max_length", "target_length")) or 64
         yield (bins, 2 * length)
         yield (length, bins)
         yield (2 * length, bins)
     if config is None or bins:
         yield (3, 32, 32)
-    elif _number(config, ("num_feat_extract_layers", "conv_dim")) or hasattr(config, "conv_kernel"):
+    elif whole(config, ("num_feat_extract_layers", "conv_dim")) or hasattr(config, "conv_kernel"):
         yield (1600,)
     yield (3, 224, 224)
 
@@ -99,7 +99,7 @@ def feature_sizes(model: nn.Module, config: Any) -> list[int]:
     names = ("dim", "d_model", "embed_dim", "hidden_size", "n_embd", "width", "num_features")
     found = []
     for holder in (model, config):
-        size = _number(holder, names)
+        size = whole(holder, names)
         if size is not None:
             found.append(size)
     for module in model.modules():
@@ -110,14 +110,6 @@ def feature_sizes(model: nn.Module, config: Any) -> list[int]:
         elif isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1:
             found.append(module.normalized_shape[0])
     return list(dict.fromkeys(found))[:4]
-
-
-def _number(holder: Any, names: tuple[str, ...]) -> int | None:
-    for name in names:
-        value = getattr(holder, name, None)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None
 
 
 def _pair(holder: Any, names: tuple[str, ...]) -> tuple[int, int] | None:

@@ -1,10 +1,11 @@
 """Put a model back exactly as it was, whatever a probe or the model itself did to it.
 
 What comes back: parameters, buffers and submodules (the very objects, with their storages),
-the values of buffers and of tensors held as attributes, attributes, hooks, training flags,
-gradients, configs, random states and torch's global switches. A parameter's values are not
-copied, for that would double the memory of a large model: a probe that writes into one uses
-`written`.
+the values of buffers and of tensors held as attributes, attributes (also those of objects that
+modules hold: configs, caches), hooks, training flags, gradients, random states and torch's global
+switches. A parameter's values are not copied, for that would double the memory of a large model: a
+probe that writes into one uses `written`. Blind to what lies outside of the model: globals of its
+code, caches of functions, attributes of classes.
 """
 
 import contextlib
@@ -18,6 +19,9 @@ import torch
 from torch import Tensor, nn
 
 CONTAINERS = (dict, list, set)  # and their subclasses, such as the OrderedDict of hooks
+FOREIGN = frozenset({"torch", "numpy", *sys.stdlib_module_names})
+"""Packages whose objects have a state of their own (locks, generators, handles of hooks), which is
+not for us to write."""
 
 
 @contextlib.contextmanager
@@ -27,9 +31,11 @@ def restored(model: nn.Module) -> Generator[nn.Module]:
     try:
         yield model
     finally:
-        saved.put_back()
-        for put_back, state in switches:
-            put_back(state)
+        try:
+            saved.put_back()
+        finally:
+            for put_back, state in switches:
+                put_back(state)
 
 
 @contextlib.contextmanager
@@ -69,41 +75,47 @@ class _Saved:
         self.containers: dict[int, tuple[Any, Any]] = {}
         self.objects: dict[int, tuple[Any, dict[str, Any]]] = {}
         self.values: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self.notes: dict[int, tuple[Tensor, dict[str, Any]]] = {}
         self.parameters = {id(p): (p, p.data, p.requires_grad, p.grad) for p in _all(model)}
-        for _, attributes in self.modules:
-            for value in attributes.values():
-                self._save(value)
+        waiting = [value for _, attributes in self.modules for value in attributes.values()]
+        while waiting:  # no recursion: a target may nest as deep as it likes
+            waiting.extend(self._save(waiting.pop()))
 
-    def _save(self, value: Any) -> None:
-        """Remember what is inside, one level of containers and all levels of configs."""
-        if isinstance(value, CONTAINERS) and id(value) not in self.containers:
-            self.containers[id(value)] = (value, copy.copy(value))
-            for inner in value.values() if isinstance(value, dict) else value:
-                self._save_tensor(inner)
-        elif _is_config(value) and id(value) not in self.objects:
-            self.objects[id(value)] = (value, dict(vars(value)))
-            for inner in vars(value).values():
-                self._save(inner)
-        else:
+    def _save(self, value: Any) -> list[Any]:
+        """Remember a value; what is inside it is given back. Modules are known already."""
+        if isinstance(value, Tensor):
             self._save_tensor(value)
+        elif isinstance(value, CONTAINERS):
+            if id(value) not in self.containers:
+                self.containers[id(value)] = (value, copy.copy(value))
+                return list(value.values() if isinstance(value, dict) else value)
+        elif isinstance(value, tuple):
+            return list(value)
+        elif _has_state(value) and id(value) not in self.objects:
+            self.objects[id(value)] = (value, dict(vars(value)))
+            return list(vars(value).values())
+        return []
 
-    def _save_tensor(self, value: Any) -> None:
-        known = isinstance(value, nn.Parameter) or id(value) in self.values
-        if isinstance(value, Tensor) and not known and value.layout == torch.strided:
+    def _save_tensor(self, value: Tensor) -> None:
+        if id(value) in self.notes:
+            return
+        self.notes[id(value)] = (value, dict(vars(value)))
+        if not isinstance(value, nn.Parameter) and value.layout == torch.strided:
             self.values[id(value)] = (value, value.data, value.detach().clone())
 
     def put_back(self) -> None:
         """Undo everything."""
         for value, kept in self.containers.values():
             _refill(value, kept)
-        for one, attributes in (*self.modules, *self.objects.values()):
-            vars(one).clear()
-            vars(one).update(attributes)
+        for one, attributes in (*self.modules, *self.objects.values(), *self.notes.values()):
+            if not _same_items(vars(one), attributes):
+                vars(one).clear()
+                vars(one).update(attributes)
         with torch.no_grad():
             for tensor, data, kept in self.values.values():
                 _rewrite(tensor, data, kept)
             for parameter, data, needs_grad, grad in self.parameters.values():
-                if parameter.data_ptr() != data.data_ptr() or parameter.dtype != data.dtype:
+                if not _same_place(parameter, data):
                     parameter.data = data
                 parameter.requires_grad_(needs_grad)
                 parameter.grad = grad
@@ -132,8 +144,7 @@ def _refill(value: Any, kept: Any) -> None:
 
 def _rewrite(tensor: Tensor, data: Tensor, kept: Tensor) -> None:
     """Give `tensor` the storage of `data` and the values of `kept`."""
-    moved = tensor.is_meta != data.is_meta or tensor.data_ptr() != data.data_ptr()
-    if moved or tensor.dtype != data.dtype or tensor.shape != data.shape:
+    if not _same_place(tensor, data):
         tensor.data = data
     if tensor.is_meta or _same(tensor, kept):
         return
@@ -150,8 +161,29 @@ def _same(tensor: Tensor, kept: Tensor) -> bool:
     return torch.equal(tensor, kept)
 
 
+def _same_place(tensor: Tensor, data: Tensor) -> bool:
+    """Whether two tensors are the same view of the same storage."""
+    if tensor.is_meta != data.is_meta or tensor.dtype != data.dtype or tensor.shape != data.shape:
+        return False
+    if tensor.layout != torch.strided or data.layout != torch.strided:
+        return tensor.layout == data.layout
+    return tensor.data_ptr() == data.data_ptr() and tensor.stride() == data.stride()
+
+
+def _same_items(found: dict[str, Any], kept: dict[str, Any]) -> bool:
+    """Whether two dicts hold the very same objects."""
+    return found.keys() == kept.keys() and all(found[key] is kept[key] for key in kept)
+
+
+def _has_state(value: Any) -> bool:
+    """Whether it is an object of a model's own code, with attributes: a config, a cache."""
+    if isinstance(value, (nn.Module, type)) or not isinstance(getattr(value, "__dict__", 0), dict):
+        return False
+    return type(value).__module__.partition(".")[0] not in FOREIGN
+
+
 def _is_config(value: Any) -> bool:
-    """Whether a probe may change its attributes: the config object of a model."""
+    """Whether it is the config object of a model."""
     return hasattr(value, "__dict__") and hasattr(type(value), "to_dict")
 
 

@@ -26,6 +26,15 @@ def observe(subject: Subject) -> Observed:
     return subject.shared["observed"]
 
 
+def seen(subject: Subject, check: str) -> Observed | None:
+    """The same for a check, which is told as not done where no layer was seen."""
+    observed = observe(subject)
+    if observed.layers:
+        return observed
+    subject.not_checked(check, "; ".join(observed.why) or "no attention was found")
+    return None
+
+
 def _observed(subject: Subject) -> Observed:
     model = subject.model
     if model is None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whereness.auditor.reading.watch import CONTENT, MARK, Marks, marks_of, tensors_in
+from whereness.auditor.reading.marks import CONTENT, MARK, Marks, marks_of, tensors_in
 
 NO_CONTENT = ("position", "mask", "cache", "type_ids", "segment", "index", "past")
 """Parts of the names of a model's arguments that are not what it reads."""

@@ -18,9 +18,17 @@ from torch import Tensor, nn
 from whereness.auditor.driving.drive import Driver, Refused
 from whereness.auditor.reading.basis import basis_of
 from whereness.auditor.reading.crosscheck import counting
+from whereness.auditor.reading.events import (
+    by_slots,
+    first_slot,
+    has_pads,
+    heads_of,
+    scale_of,
+    table_of,
+)
 from whereness.auditor.reading.injecting import Injection, told_inputs
 from whereness.auditor.reading.readout import turning
-from whereness.auditor.reading.scores import MASKED, bias_of, unevenness, unevenness_on_grid
+from whereness.auditor.reading.scores import bias_of, unevenness, unevenness_on_grid
 from whereness.auditor.reading.stack import Stack
 from whereness.auditor.reading.views import LayerView, Side, Table
 from whereness.auditor.reading.watch import Event, Sum, Watch
@@ -104,7 +112,7 @@ class Runs:
             found.setdefault(event.module)
             if self.driver.takes == "pixels":
                 self.counts |= {event.product.q.shape[-2], event.product.k.shape[-2]}
-                self.single = self.single or _heads(event.product.q, rows) is None
+                self.single = self.single or heads_of(event.product.q, rows) is None
 
         watch = Watch(Stack(self.model), on_event)
         slots = min(7, self.driver.max_tokens or 7)
@@ -123,16 +131,16 @@ class Runs:
         seen: dict[tuple[str, int], list[_Seen]] = {}
 
         def on_event(event: Event, key: tuple[str, int], made: list[Tensor]) -> None:
-            logits = _heads(event.logits, rows)
+            logits = heads_of(event.logits, rows)
             look.events[key] = None if logits is None else measure(logits[:1])
-            look.scales[key] = _scale(event)
+            look.scales[key] = scale_of(event)
             if self.single:
                 seen.setdefault(key, []).append(_Seen(event, list(made)))
             else:
                 self._sides(look, event, key, made)
 
         def on_sum(added: Sum) -> None:
-            table = _table(added, slots, self.attention)
+            table = table_of(added, slots, self.attention)
             if table is not None and not self.single:
                 look.tables.append(table)
 
@@ -148,7 +156,7 @@ class Runs:
         rows = 1 if self.single else 3
 
         def on_event(event: Event, key: tuple[str, int], made: list[Tensor]) -> None:
-            logits = _heads(event.logits, rows)
+            logits = heads_of(event.logits, rows)
             if logits is not None:
                 look.events[key] = bias_of(logits)
 
@@ -243,7 +251,7 @@ class Runs:
         ours: list[Exception] = []
         stack = Stack(self.model)
         if keep:
-            stack.reduce = lambda out: _first_slot(out, rows, self._slots(slots))
+            stack.reduce = lambda out: first_slot(out, rows, self._slots(slots))
             stack.wanted = frozenset(self.attention)
 
         def tell(event: Event) -> None:
@@ -302,7 +310,7 @@ class Runs:
         return made[:, :1].expand(made.shape).clone()
 
     def _sides(self, look: Look, event: Event, key: tuple[str, int], made: list[Tensor]) -> None:
-        q, k = _heads(event.product.q, self.rows), _heads(event.product.k, self.rows)
+        q, k = heads_of(event.product.q, self.rows), heads_of(event.product.k, self.rows)
         self._read(look, key, event, q, k, made)
 
     def _sides_of_singles(self, look: Look, key: tuple[str, int], seen: "list[_Seen]") -> None:
@@ -310,8 +318,8 @@ class Runs:
         q, k = (
             torch.cat([heads for heads in each if heads is not None]) if None not in each else None
             for each in (
-                [_heads(one.event.product.q, 1) for one in seen],
-                [_heads(one.event.product.k, 1) for one in seen],
+                [heads_of(one.event.product.q, 1) for one in seen],
+                [heads_of(one.event.product.k, 1) for one in seen],
             )
         )
         made = [torch.cat(parts) for parts in zip(*(one.made for one in seen), strict=False)]
@@ -339,7 +347,7 @@ class Runs:
         if not bool(q.isfinite().all() and k.isfinite().all()):
             look.broken.add(key)
             return
-        if any(_has_pads(x) for x in (q, k)):
+        if any(has_pads(x) for x in (q, k)):
             look.odd[key] = "it attends in blocks that are filled up with zeros"
             return
         both = []
@@ -387,105 +395,7 @@ class Runs:
         return tuple(made)
 
 
-def by_slots(side: Side) -> bool:
-    """Whether channels turned evenly from slot to slot, whatever positions were given."""
-    angles, turns = side.turning.angles, side.turning.turns
-    fast = turns & (angles[..., 1].abs() > 1e-2)
-    if not bool(fast.any()):
-        return False
-    slots = torch.arange(angles.shape[-1], dtype=angles.dtype)
-    off = angles - angles[..., 1:2] * slots
-    off = (off - 2 * torch.pi * (off / (2 * torch.pi)).round()).abs()[fast]
-    return bool((off <= 1e-4 + 1e-5 * slots).all())
-
-
 def far_positions(power: int) -> tuple[int, ...]:
     """0, 1, 2, 3, 4, 5, 8, 9, ... 2^power + 1, and 7, so that their number is 37 for 2^17."""
     found = {0, 1, 7, *(2**k + more for k in range(1, power + 1) for more in (0, 1))}
     return tuple(sorted(found))
-
-
-def _heads(x: Tensor, rows: int) -> Tensor | None:
-    """(..., S, D) with rows in front of the heads, or together with them: (B, H, S, D)."""
-    lead = list(x.shape[:-2])
-    for axis, size in enumerate(lead):
-        if size == rows:
-            return x.movedim(axis, 0).reshape(rows, -1, *x.shape[-2:])
-    for axis, size in enumerate(lead):
-        if size % rows == 0:
-            x = x.movedim(axis, 0)
-            return x.reshape(rows, -1, *x.shape[-2:])
-    return None
-
-
-def _has_pads(x: Tensor) -> bool:
-    """Whether some slots of x (B, H, S, D) are zero and others are not."""
-    sizes = x.square().sum((0, 1, 3))
-    return bool((sizes < 1e-20 * sizes.max()).any())
-
-
-def _first_slot(out: Tensor, rows: int, slots: set[int]) -> Tensor | None:
-    """(B, F): what a module gave at slot 0."""
-    shape = list(out.shape)
-    if out.dim() < 2:
-        return None
-    if rows not in shape:
-        if shape[0] % rows or shape[0] // rows not in slots:
-            return None
-        out = out.reshape(rows, shape[0] // rows, *shape[1:])
-        shape = list(out.shape)
-    out = out.movedim(shape.index(rows), 0)
-    for axis in range(1, out.dim()):
-        if out.shape[axis] in slots:
-            return out.select(axis, 0).reshape(rows, -1).clone()
-    return None
-
-
-def _scale(event: Event) -> float | None:
-    """What the product of queries and keys was multiplied with; None where it is not one number.
-
-    Read off differences of neighbouring keys, which masks and row maxima leave alone.
-    """
-    q, k = event.product.q.double(), event.product.k.double()
-    if q.shape[-3:-2] != k.shape[-3:-2]:
-        return None
-    raw, logits = q @ k.mT, event.logits.detach().double()
-    if raw.shape != logits.shape:
-        return None
-    open_ = logits > MASKED
-    both = open_[..., 1:] & open_[..., :-1]
-    x = (raw[..., 1:] - raw[..., :-1])[both]
-    y = (logits[..., 1:] - logits[..., :-1])[both]
-    size = float(x.square().sum())
-    if size < 1e-12 * float(raw.square().sum()):
-        return None
-    scale = float((x * y).sum()) / size
-    return scale if float((y - scale * x).norm()) <= 1e-6 * float(y.norm()) else None
-
-
-def _table(added: Sum, slots: int, attention: list[str]) -> Table | None:
-    """What was added, if it is a row a slot and not within attention."""
-    if any(
-        added.module == path or added.module.startswith(path + ".") for path in attention if path
-    ):
-        return None
-    x = added.added.detach()
-    if (
-        added.content.dim() < 3
-        or x.dim() not in (2, 3)
-        or (x.shape[-1] != added.content.shape[-1] and not added.joined)
-    ):
-        return None
-    rows = x if x.dim() == 2 else x[0] if x.shape[1] != 1 else x[:, 0]
-    if (
-        x.dim() == 3 and min(x.shape[:2]) > 1
-    ):  # content whose origin was lost differs from row to row
-        axis = 0 if x.shape[1] in added.content.shape[:2] and rows.shape == x.shape[1:] else 1
-        if float((x - x.select(axis, 0).unsqueeze(axis)).abs().max()) > 1e-6 * float(x.abs().max()):
-            return None
-    if rows.shape[0] not in added.content.shape[:2] or rows.shape[0] < 3:
-        return None
-    rows = rows.double()
-    if float((rows - rows[:1]).abs().max()) <= 1e-9:
-        return None
-    return Table(added.module, rows.clone(), added.joined)

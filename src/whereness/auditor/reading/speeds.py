@@ -154,9 +154,10 @@ def _geometric(got: Sequence[float], want: Sequence[float], known: Known) -> Cau
                 "turn",
                 "divide the exponents by the rotary width, not by the head's",
             )
-    base = math.exp(step * known.rotary_dim / 2)
+    # Tables in float32 tell a base to five digits or so.
+    base = float(f"{math.exp(step * known.rotary_dim / 2):.5g}")
     return Cause(
         "K02",
-        f"the base is {base:.9g}",
+        f"the base is {base:.15g}",
         "read the base from the config (rope_theta, or within rope_parameters) and use it",
     )

@@ -11,7 +11,8 @@ linear attention; `reading.crosscheck` counts what went by unseen.
 Axes: B batch, H heads, S queries, T keys, D channels.
 """
 
-from collections.abc import Callable, Generator, Iterator
+import weakref
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,17 +23,21 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from whereness.attend.core import plainly
+from whereness.auditor.reading.marks import (
+    CONTENT,
+    MARK,
+    NOTHING,
+    WEIGHTS,
+    Marks,
+    marks_of,
+    origin,
+    tensors_in,
+)
+from whereness.auditor.reading.products import REVERSED, Product, fused_logits, met, operands_of
 from whereness.auditor.reading.stack import Stack
 from whereness.kernels.rotary import using
 
-MARK = "_whereness_mark"
-CONTENT, WEIGHTS = 0, -1
-"""Marks beside the numbers of products: comes from the input; is what a softmax made of scores."""
-Marks = frozenset[int]
-NOTHING: Marks = frozenset()
-
 PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "baddbmm_", "einsum"})
-REVERSED = "__rmatmul__"
 SUMS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__", "cat", "concat"})
 SOFTMAXES = frozenset({"softmax", "_safe_softmax"})
 PROJECTIONS = frozenset({"linear", "addmm", "layer_norm", "rms_norm", "conv1d"})
@@ -40,15 +45,6 @@ WRITERS = frozenset({"__setitem__", "copy_"})
 SHAPED = frozenset({"expand_as", "view_as", "reshape_as", "type_as", "to"})
 """Their other arguments lend a shape or a type."""
 BLANKS = ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "new_")
-
-
-@dataclass(frozen=True)
-class Product:
-    """q and k as they met: (..., S, D) and (..., T, D), leading axes as they stood."""
-
-    q: Tensor
-    k: Tensor
-    sources: tuple[Marks, Marks]
 
 
 @dataclass(frozen=True)
@@ -98,9 +94,30 @@ class Watch:
     count: int = 0
     seen: int = 0
     """Events told so far."""
+    marked: list[weakref.ref[Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.stack.left = self._left
+
+    def mark(self, value: Any, marks: Marks, *, whole: bool = False) -> None:
+        """Say where the tensors in `value` come from.
+
+        Bools never carry marks on, whole numbers only where they are made of `whole` ones: views of
+        token ids do, the places of the largest scores do not.
+        """
+        for tensor in tensors_in(value):
+            real = tensor.is_floating_point() or tensor.is_complex()
+            if real or (whole and tensor.dtype != torch.bool):
+                setattr(tensor, MARK, marks)
+                self.marked.append(weakref.ref(tensor))
+
+    def _forget(self) -> None:
+        """Take the marks off what outlives the run: caches and buffers that a model writes into."""
+        for each in self.marked:
+            tensor = each()
+            if tensor is not None:
+                tensor.__dict__.pop(MARK, None)
+        self.marked.clear()
 
     def _left(self, path: str, out: Any) -> None:
         for number in [n for n, home in self.homes.items() if home == path]:
@@ -109,7 +126,7 @@ class Watch:
         if path in self.attended:
             for tensor in tensors_in(out):
                 if marks_of(tensor):
-                    mark(tensor, _origin(marks_of(tensor)))
+                    self.mark(tensor, origin(marks_of(tensor)))
 
     @contextmanager
     def watching(self) -> Generator["Watch"]:
@@ -125,35 +142,7 @@ class Watch:
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
             self.products.clear()
-
-
-def marks_of(tensor: Tensor) -> Marks:
-    """What is known of where a tensor comes from."""
-    return tensor.__dict__.get(MARK, NOTHING)
-
-
-def mark(value: Any, marks: Marks, *, whole: bool = False) -> None:
-    """Say where the tensors in `value` come from.
-
-    Bools never carry marks on, whole numbers only where they are made of `whole` ones: views of
-    token ids do, the places of the largest scores do not.
-    """
-    for tensor in tensors_in(value):
-        real = tensor.is_floating_point() or tensor.is_complex()
-        if real or (whole and tensor.dtype != torch.bool):
-            setattr(tensor, MARK, marks)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested tuples, lists and dicts."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from tensors_in(each)
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from tensors_in(each)
+            self._forget()
 
 
 class _Mode(TorchFunctionMode):
@@ -185,7 +174,7 @@ class _Mode(TorchFunctionMode):
             self._written(args[0], marks)
         else:
             ids = all(not t.is_floating_point() for t in given if marks_of(t))
-            mark(out, marks, whole=ids)
+            self.watch.mark(out, marks, whole=ids)
         if name in SUMS and self.watch.on_sum is not None:
             self._sum(given, name in ("cat", "concat"))
         if name in PROJECTIONS:
@@ -194,10 +183,10 @@ class _Mode(TorchFunctionMode):
 
     def _written(self, tensor: Tensor, marks: Marks) -> None:
         """A tensor was written into, and with a view what it is a view of."""
-        mark(tensor, marks_of(tensor) | marks)
+        self.watch.mark(tensor, marks_of(tensor) | marks)
         base = tensor._base  # noqa: SLF001 (there is no public name)
         if base is not None:
-            mark(base, marks_of(base) | marks)
+            self.watch.mark(base, marks_of(base) | marks)
 
     def _opened(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run the body of a function that torch hands over whole, and see what it calls."""
@@ -214,14 +203,14 @@ class _Mode(TorchFunctionMode):
         operands = operands_of(name, args, kwargs)
         if operands is None:
             out = func(*args, **kwargs)
-            mark(out, NOTHING.union(*(marks_of(t) for t in tensors_in((args, kwargs)))))
+            self.watch.mark(out, NOTHING.union(*(marks_of(t) for t in tensors_in((args, kwargs)))))
             return out
         a, b = operands
         one, two = marks_of(a), marks_of(b)
         both = one | two
         if WEIGHTS in both:  # weights times values: a new content
             out = func(*args, **kwargs)
-            mark(out, _origin(both))
+            self.watch.mark(out, origin(both))
             return out
         if not (CONTENT in one and CONTENT in two):
             out = func(*args, **kwargs)
@@ -233,7 +222,7 @@ class _Mode(TorchFunctionMode):
         out = func(*args, **kwargs)
         carried = NOTHING.union(*(marks_of(t) for t in tensors_in((args, kwargs))))
         if product is None:
-            mark(out, carried)
+            self.watch.mark(out, carried)
             return out
         self.watch.count += 1
         self.watch.products[self.watch.count] = product
@@ -241,7 +230,7 @@ class _Mode(TorchFunctionMode):
         extra = NOTHING
         if name.startswith("baddbmm"):  # what the product is added to may hold products
             extra = frozenset(m for m in marks_of(args[0]) if m > 0)
-        mark(out, _origin(both) | {self.watch.count} | extra)
+        self.watch.mark(out, origin(both) | {self.watch.count} | extra)
         return out
 
     def _mark_half(self, out: Any, both: Marks) -> None:
@@ -249,7 +238,7 @@ class _Mode(TorchFunctionMode):
         if not any(m > 0 for m in both):
             self.watch.count += 1
             both = both | {self.watch.count}
-        mark(out, both)
+        self.watch.mark(out, both)
         self.watch.stack.note(out)
 
     def _softmax(self, func: Any, args: tuple, kwargs: dict[str, Any], marks: Marks) -> Any:
@@ -266,9 +255,9 @@ class _Mode(TorchFunctionMode):
                 self._tell(Event(self.watch.stack.owner(), product, shape, others))
                 for number in found:
                     del self.watch.products[number]
-                mark(out, _origin(marks) | {WEIGHTS})
+                self.watch.mark(out, origin(marks) | {WEIGHTS})
                 return out
-        mark(out, marks)
+        self.watch.mark(out, marks)
         return out
 
     def _fused(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -286,7 +275,9 @@ class _Mode(TorchFunctionMode):
                 self.watch.stack.owner(), product, logits, others, bool(given.get("is_causal"))
             )
             self._tell(event)
-        mark(out, _origin(NOTHING.union(*(marks_of(t) for t in tensors_in((args, kwargs))))))
+        self.watch.mark(
+            out, origin(NOTHING.union(*(marks_of(t) for t in tensors_in((args, kwargs)))))
+        )
         return out
 
     def _tell(self, event: Event) -> None:
@@ -309,11 +300,6 @@ def _never(tensors: Any) -> bool:
     return False
 
 
-def _origin(marks: Marks) -> Marks:
-    """Only where it comes from: products that went in are done with."""
-    return frozenset(m for m in marks if m <= -2) | {CONTENT}
-
-
 def _with(args: tuple, kwargs: dict[str, Any], old: Tensor, new: Tensor) -> tuple[tuple, dict]:
     swapped = tuple(
         new
@@ -324,75 +310,3 @@ def _with(args: tuple, kwargs: dict[str, Any], old: Tensor, new: Tensor) -> tupl
         for each in args
     )
     return swapped, {name: new if each is old else each for name, each in kwargs.items()}
-
-
-def operands_of(name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """The two factors of a product, the queries' side first."""
-    tensors = [t for t in tensors_in((args, kwargs)) if t.dim() >= 1]
-    if name.startswith("baddbmm"):
-        tensors = tensors[1:]
-    if len(tensors) != 2:
-        return None
-    return (tensors[1], tensors[0]) if name == REVERSED else (tensors[0], tensors[1])
-
-
-def met(
-    name: str, args: tuple, a: Tensor, b: Tensor, sources: tuple[Marks, Marks]
-) -> Product | None:
-    """A product in the form (..., S, D) and (..., T, D); None where it has no such form."""
-    if name != "einsum":
-        if a.dim() < 2 or b.dim() < 2:
-            return None
-        return Product(a.detach(), b.detach().mT, sources)
-    if not isinstance(args[0], str):
-        return None
-    return _summed(args[0], a.detach(), b.detach(), sources)
-
-
-def _summed(equation: str, a: Tensor, b: Tensor, sources: tuple[Marks, Marks]) -> Product | None:
-    """The same of an einsum: letters of both sides that stay are batch, one that goes is D."""
-    equation = equation.replace(" ", "")
-    if "->" not in equation or equation.count(",") != 1:
-        return None
-    inputs, out = equation.split("->")
-    one, two = inputs.split(",")
-    spread = [c for c in "ZYXWVU" if c not in equation]
-    if "..." in equation:
-        extra = max(a.dim() - len(one.replace("...", "")), b.dim() - len(two.replace("...", "")))
-        letters = "".join(spread[:extra])
-        mine = a.dim() - len(one.replace("...", "")), b.dim() - len(two.replace("...", ""))
-        one = one.replace("...", letters[extra - mine[0] :])
-        two = two.replace("...", letters[extra - mine[1] :])
-        out = out.replace("...", letters)
-    gone = [c for c in one if c in two and c not in out]
-    batch = [c for c in out if c in one and c in two]
-    queries = [c for c in out if c in one and c not in two]
-    keys = [c for c in out if c in two and c not in one]
-    if len(gone) != 1 or not queries or len(keys) != 1 or len(set(one)) != a.dim():
-        return None
-    # More than one letter of the queries' own: the last is the token, the others grouped heads.
-    q = a.permute(*(one.index(c) for c in [*batch, *queries, *gone]))
-    k = b.permute(*(two.index(c) for c in [*batch, *keys, *gone]))
-    for _ in queries[:-1]:
-        k = k.unsqueeze(-3)
-    return Product(q, k, sources)
-
-
-def fused_logits(given: dict[str, Any], silent: bool) -> Tensor:
-    """What `scaled_dot_product_attention` gives its softmax."""
-    q, k = given["query"].detach(), given["key"].detach()
-    scale = given.get("scale")
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if given.get("enable_gqa") and q.dim() >= 3 and q.shape[-3] != k.shape[-3]:
-        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
-    logits = (torch.zeros_like(q) if silent else q) @ k.mT * scale
-    mask = given.get("attn_mask")
-    if mask is not None:
-        mask = mask.detach()
-        logits = (
-            logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
-        )
-    if given.get("is_causal"):
-        seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).tril()
-        logits = logits.masked_fill(~seen, -torch.inf)
-    return logits
