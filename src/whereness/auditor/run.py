@@ -73,6 +73,7 @@ def audit(
     with importable_here():
         with aside():
             subject = resolve(target, config=config, inputs=inputs, text=text, layers=layers)
+        _exist(subject)
         subject.shared["asked"] = wanted if checks is not None else frozenset()
         runnable = [each for each in TABLE if wanted & set(each.ids) and _has(subject, each.needs)]
         if any(each.needs == "model" for each in runnable):
@@ -91,6 +92,20 @@ def audit(
     _keep(subject.report, wanted)
     _tell_others(subject, wanted, runnable)
     return subject.report
+
+
+def _exist(subject: Subject) -> None:
+    """See that the config has the layers that were asked for: of others nothing would be found.
+
+    Raises:
+        ValueError: it has none of that number.
+    """
+    counted = [len(each.each) for each in subject.expected.values() if each.counted]
+    absent = {layer for layer in subject.layers or () if counted and layer >= max(counted)}
+    if absent:
+        raise ValueError(
+            f"{subject.name}: there is no layer {min(absent)}; the last one is {max(counted) - 1}."
+        )
 
 
 def chosen(names: Iterable[str] | None) -> frozenset[str]:
