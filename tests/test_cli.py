@@ -14,7 +14,7 @@ import whereness as wn
 from processes import ROOT, clean_environment, python
 from whereness import cli
 from whereness.cli import compare, env, measure, story
-from whereness.cli.errors import CommandError
+from whereness.cli.errors import CommandError, one_line
 from whereness.cli.usage import parse, reduce_box
 
 pytestmark = pytest.mark.untyped
@@ -157,6 +157,10 @@ def test_an_error_of_the_user_is_one_line_and_status_2(monkeypatch, capsys, erro
     assert captured.err.startswith("whereness: ")
     assert captured.err.count("\n") == 1
     assert message in captured.err
+
+
+def test_an_error_steers_no_terminal():
+    assert one_line("red \x1b[31m\n\ttitle \x07 \u202e ü") == r"red \x1b[31m title \x07 \u202e ü"
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,12 @@ def test_only_the_layers_asked_for():
     assert [each.index for each in audit(SMALL, layers=[1]).layers] == [1]
 
 
+def test_layers_that_are_not_there_are_no_clean_ones():
+    last = len(audit(SMALL).layers) - 1
+    with pytest.raises(ValueError, match=rf"no layer {last + 1}; the last one is {last}\."):
+        audit(SMALL, layers=[last, last + 1])
+
+
 # What goes wrong
 
 

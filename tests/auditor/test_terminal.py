@@ -2,6 +2,7 @@
 
 import io
 import unicodedata
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -103,6 +104,13 @@ def test_a_finding_of_many_layers_is_told_once_with_some_of_its_values():
         assert f"{audits.wrong_base(layer).measured} (layer {layer})" in said
     assert audits.wrong_base(5).measured not in said
     assert "and others like these (layers 5-29)" in said
+
+
+def test_a_note_on_an_encoder_and_its_decoder_is_told_once():
+    said = {"expected": "a", "measured": "b", "cause": "c", "remedy": "d"}
+    note = Finding(check="CHK11", kind="K18", severity="note", part="encoder", **said)
+    report = Report(target="x", findings=[note, replace(note, part="decoder")])
+    assert text(report).count("Relative bias tables\n") == 1
 
 
 def test_a_kind_is_explained_once_below_all_findings():

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import struct
 
 import pytest
 import torch
@@ -58,6 +60,14 @@ def test_a_file_without_tensors_is_a_file(tmp_path):
     path.write_bytes(file_of({}))
     header = read_header(path)
     assert header.entries == () and header.size == 0 and header.metadata == {}
+
+
+def test_a_header_longer_than_the_format_allows(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", 100_000_001))
+    os.truncate(path, 100_000_009)  # a hole: it takes no room
+    with pytest.raises(ValueError, match="has 100000001 bytes; the format allows 100000000"):
+        read_header(path)
 
 
 def one(**changes: object) -> dict[str, object]:

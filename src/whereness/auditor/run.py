@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from whereness.auditor.aside import aside, importable_here, told
 from whereness.auditor.checks import CHECKS as TABLE
 from whereness.auditor.checks import Check
-from whereness.auditor.findings import CHECKS, Report
+from whereness.auditor.findings import CHECKS, Finding, Report
 from whereness.auditor.subject import Subject
 from whereness.auditor.targets import resolve
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from whereness.auditor.driving.drive import Driver
 
 Progress = Callable[[int, int, str], None]
 """Called with (checks done, checks in all, the name of the next one)."""
@@ -32,6 +34,8 @@ ABSENT = {
     "model": "the target is no live model",
     "text": "no text was given",
 }
+OTHER_SHAPES = {"warp", "cache", "pads", "packs", "shards", "paths", "masks", "grids", "bounds"}
+"""Checks that compare runs of different sizes: random numbers are not the same in both."""
 UNASKED = "not asked for"
 NO_PROBE = "there is no probe for this target"
 
@@ -69,10 +73,16 @@ def audit(
     with importable_here():
         with aside():
             subject = resolve(target, config=config, inputs=inputs, text=text, layers=layers)
+        _exist(subject)
         subject.shared["asked"] = wanted if checks is not None else frozenset()
         runnable = [each for each in TABLE if wanted & set(each.ids) and _has(subject, each.needs)]
         if any(each.needs == "model" for each in runnable):
-            _answers(subject)
+            if not _answers(subject):
+                runnable = [each for each in runnable if each.needs != "model"]
+            elif subject.shared["driver"].draws:
+                runnable = [each for each in runnable if each.module not in OTHER_SHAPES]
+                subject.missing["model"] = "its output depends on random numbers in eval mode"
+                subject.found(_random())
         for done, check in enumerate(runnable):
             if progress is not None:
                 progress(done, len(runnable), CHECKS[check.id])
@@ -82,6 +92,20 @@ def audit(
     _keep(subject.report, wanted)
     _tell_others(subject, wanted, runnable)
     return subject.report
+
+
+def _exist(subject: Subject) -> None:
+    """See that the config has the layers that were asked for: of others nothing would be found.
+
+    Raises:
+        ValueError: it has none of that number.
+    """
+    counted = [len(each.each) for each in subject.expected.values() if each.counted]
+    absent = {layer for layer in subject.layers or () if counted and layer >= max(counted)}
+    if absent:
+        raise ValueError(
+            f"{subject.name}: there is no layer {min(absent)}; the last one is {max(counted) - 1}."
+        )
 
 
 def chosen(names: Iterable[str] | None) -> frozenset[str]:
@@ -122,27 +146,86 @@ def _has(subject: Subject, need: str) -> bool:
     return getattr(subject, need) is not None
 
 
-def _answers(subject: Subject) -> None:
-    """See that the model can be run at all.
+def _answers(subject: Subject) -> bool:
+    """See that the model can be run, and that its output can be compared; what forbids it is told.
 
     Raises:
         ValueError: it raises on a plain forward pass.
     """
     from whereness.auditor.driving.drive import Driver, Refused
-    from whereness.auditor.driving.restore import restored
+    from whereness.auditor.driving.restore import restored, unwritten
 
     assert subject.model is not None
-    with aside(), restored(subject.model):
+    with aside(), restored(subject.model), unwritten(subject.model) as wrote:
         try:
             subject.shared["driver"] = driver = Driver(subject.model, subject.inputs)
             with restored(subject.model):
-                driver(driver.sample(1, 4))
+                output = driver(driver.sample(1, 4)).output
+            with restored(subject.model):
+                subject.model.eval()
+                driver.draws = _draws(driver)
         except Refused as error:
             raise ValueError(
                 f"{subject.name}: a plain forward pass fails (if it needs arguments beside tokens, "
                 f"give them as inputs). {error}"
             ) from error
-    subject.shared["driver"] = driver
+        written, unknown = wrote(), bool(output.isnan().any())
+    if written is not None:
+        subject.found(_writes(written))
+        subject.missing["model"] = "a forward pass changes the model's own weights"
+    elif unknown:
+        subject.found(_nan())
+        subject.missing["model"] = "its output is NaN, which nothing can be compared with"
+    return "model" not in subject.missing
+
+
+def _draws(driver: "Driver") -> bool:
+    """Whether the output depends on random numbers, though dropout is to be off."""
+    import torch
+
+    tokens, before = driver.sample(1, 4), torch.get_rng_state()
+    with torch.no_grad():
+        first = driver(tokens).output
+        if torch.equal(before, torch.get_rng_state()):
+            return False
+        return not torch.equal(first, driver(tokens).output)
+
+
+def _random() -> Finding:
+    return Finding(
+        check="CHK19",
+        kind="K05",
+        severity="note",
+        expected="an output that depends on the input alone in eval mode",
+        measured="it depends on random numbers as well; here every run drew the same",
+        cause="Dropout that does not ask for self.training, or sampling within the forward pass.",
+        remedy="If it is dropout, hand it self.training. Runs of other sizes were not compared.",
+    )
+
+
+def _writes(name: str) -> Finding:
+    return Finding(
+        check="CHK19",
+        kind="K05",
+        severity="error",
+        where=name,
+        expected="a forward pass in eval mode leaves the weights as they are",
+        measured="it writes into this one",
+        cause="A step that belongs to training is part of the forward pass.",
+        remedy="Write into weights where self.training alone, or in the training loop.",
+    )
+
+
+def _nan() -> Finding:
+    return Finding(
+        check="CHK9",
+        kind="K07",
+        severity="error",
+        expected="numbers, for four ordinary tokens",
+        measured="NaN in the output",
+        cause="Weights or tables are NaN or were never filled, or a step of the pass overflows.",
+        remedy="Look for the first module whose output is NaN; then audit again.",
+    )
 
 
 def _run(check: Check, subject: Subject) -> None:

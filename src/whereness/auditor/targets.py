@@ -253,10 +253,47 @@ def _of_model(subject: Subject, target: object) -> None:
             f"{subject.name}: inputs must be a dict of keyword arguments, or a callable that makes "
             f"one, got a {type(inputs).__name__}."
         )
-    subject.model, subject.inputs = cast("nn.Module", model), cast("Inputs", inputs)
+    subject.model = _usable(subject, _unwrapped(cast("nn.Module", model)))
+    subject.inputs = cast("Inputs", inputs)
     subject.weights = weights_of(subject.model)
     if subject.source is None:
         _expect_own(subject, subject.model)
+
+
+def _unwrapped(model: "nn.Module") -> "nn.Module":
+    """The module that runs, without what compiles it or spreads it over devices.
+
+    Those change nothing that is computed, and hide what happens within.
+    """
+    from torch import nn
+
+    while True:
+        spread = isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel))
+        inner = vars(model).get("_modules", {}).get("module" if spread else "_orig_mod")
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def _usable(subject: Subject, model: "nn.Module") -> "nn.Module":
+    """`model`, if its weights have values that can be read and put back.
+
+    Raises:
+        ValueError: they have not.
+    """
+    from torch.nn.parameter import is_lazy
+
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            why = "has no shape yet: run the model once before it is audited"
+        elif tensor.is_meta:
+            why = "is on the meta device and has no values: load the weights first"
+        elif tensor.is_inference() and tensor.requires_grad:
+            why = "was made in inference mode, and cannot be put back: make the model outside of it"
+        else:
+            continue
+        raise ValueError(f"{subject.name}: {shown(name)} {why}.")
+    return model
 
 
 def _expect_own(subject: Subject, model: "nn.Module") -> None:

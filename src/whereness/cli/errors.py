@@ -36,5 +36,6 @@ def reported(error: Exception) -> str | None:
 
 
 def one_line(message: str) -> str:
-    """`message` without line breaks and runs of blanks."""
-    return " ".join(message.split())
+    """`message` without line breaks, runs of blanks and what would steer a terminal."""
+    words = " ".join(message.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)

@@ -6,6 +6,7 @@ Nothing is pickled. Severity is a warning where the fault shows only to those wh
 import contextlib
 import copy
 from types import FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ def _state(bench: Bench, tokens: Tensor, fresh: Tensor) -> None:
     with restored(bench.model) as model:
         try:
             with torch.no_grad():
-                model.load_state_dict({k: v.clone() for k, v in _few(state).items()}, strict=False)
+                model.load_state_dict(_few(state), strict=False)
             got = bench.driver(tokens).output
         except (Refused, RuntimeError) as error:
             _found(bench, "error", "the model's own state_dict loads", f"it raised {error}", _KEYS)
@@ -63,9 +64,13 @@ def _state(bench: Bench, tokens: Tensor, fresh: Tensor) -> None:
         )
 
 
-def _few(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The entries that are small enough to be copied in any model."""
-    return {k: v for k, v in state.items() if v.numel() <= 1_000_000}
+def _few(state: dict[str, Any]) -> dict[str, Any]:
+    """Copies of the entries that are small enough for that in any model.
+
+    Quantised modules have other things than tensors among theirs.
+    """
+    small = {k: v for k, v in state.items() if not isinstance(v, Tensor) or v.numel() <= 1_000_000}
+    return {k: v.clone() if isinstance(v, Tensor) else v for k, v in small.items()}
 
 
 def _functions(bench: Bench) -> None:

@@ -16,6 +16,7 @@ from whereness.auditor.findings import Finding, Severity
 from whereness.auditor.reading.capture import seen
 from whereness.auditor.reading.views import Observed
 from whereness.auditor.subject import Subject
+from whereness.interop.config.keys import shown
 
 CHECK = "CHK3"
 SAME = 1e-6
@@ -66,8 +67,12 @@ def _warp(subject: Subject, observed: Observed, driver: Driver) -> None:
     even = torch.arange(TOKENS, device=tokens.device).expand(2, -1)
     warped = even + (even > 2) * 2 + (even > 5) * 4
     changed = _apart(feed(tokens, even.clone()), feed(tokens, warped))
+    told = any(view.ids_ignored for view in observed.layers)
+    if changed <= SAME and not told and (why := _mute(driver)) is not None:
+        subject.not_checked(CHECK, why)
+        return
     subject.compared(CHECK, "ids")
-    if changed > SAME or any(view.ids_ignored for view in observed.layers):
+    if changed > SAME or told:
         return
     subject.found(_ignored(None, driver.positions, "error" if by_ids else "note"))
 
@@ -111,8 +116,12 @@ def _order(subject: Subject, observed: Observed, driver: Driver) -> None:
         return
     swapped[0, 1], swapped[0, 3] = tokens[0, 3], tokens[0, 1]
     before, after = driver(tokens).output, driver(swapped).output
+    same = _apart(before[:, -1:], after[:, -1:]) <= SAME * 1e-4
+    if same and (why := _mute(driver)) is not None:
+        subject.not_checked(CHECK, why)
+        return
     subject.compared(CHECK, "order")
-    if _apart(before[:, -1:], after[:, -1:]) <= SAME * 1e-4:
+    if same:
         subject.found(
             Finding(
                 check=CHECK,
@@ -125,6 +134,16 @@ def _order(subject: Subject, observed: Observed, driver: Driver) -> None:
                 remedy="check the order of the axes (batch, heads, tokens, channels)",
             )
         )
+
+
+def _mute(driver: Driver) -> str | None:
+    """Why no token could tell of another one, though all be well; None if nothing forbids it."""
+    if driver.takes == "tokens" and driver.vocab == 1:
+        return "all tokens are alike: the vocabulary has one"
+    for name, weight in driver.model.named_parameters():
+        if weight.dim() > 1 and weight.numel() and not weight.any():
+            return f"{shown(name)} is zero throughout: what attention reads may not come out"
+    return None
 
 
 def _apart(a: Tensor, b: Tensor) -> float:

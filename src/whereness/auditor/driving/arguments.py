@@ -6,7 +6,7 @@ Names are the only thing that models agree on; what they leave open is found by 
 
 import inspect
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -85,14 +85,7 @@ class Arguments:
 
 def arguments_of(module: nn.Module) -> Arguments:
     """Read the signature of `module.forward`."""
-    kinds = inspect.Parameter
-    try:
-        signature = inspect.signature(module.forward).parameters.values()
-    except (ValueError, TypeError):
-        signature = ()
-    names = [
-        p.name for p in signature if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
-    ]
+    names = _names(module)
 
     def one(known: tuple[str, ...]) -> str | None:
         return next((name for name in known if name in names), None)
@@ -114,4 +107,36 @@ def arguments_of(module: nn.Module) -> Arguments:
         cache=one(CACHES),
         use_cache=one(USE_CACHE),
         plain=frozenset(names),
+    )
+
+
+def _names(module: nn.Module, depth: int = 8) -> list[str]:
+    """Names of the arguments, looked for behind a forward(*args, **kwargs) that hands them on.
+
+    It hands them to the class that it is derived from, or to the one module that it wraps.
+    """
+    own, hands_on = _signature(module.forward)
+    if own or not hands_on:
+        return own
+    for base in type(module).__mro__[1:]:
+        if base is nn.Module:
+            break
+        if "forward" in vars(base):
+            inherited = _signature(vars(base)["forward"])[0][1:]  # without self
+            if inherited:
+                return inherited
+    inner = [each for each in module.children() if each is not module]
+    return _names(inner[0], depth - 1) if len(inner) == 1 and depth else []
+
+
+def _signature(function: Any) -> tuple[list[str], bool]:
+    """The names that a function's arguments have, and whether it takes any other as well."""
+    kinds = inspect.Parameter
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        return [], False
+    named = (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
+    return [p.name for p in found if p.kind in named], any(
+        p.kind == kinds.VAR_KEYWORD for p in found
     )

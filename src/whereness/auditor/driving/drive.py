@@ -69,6 +69,14 @@ class Ran:
     cache: Cache | None = None
 
 
+def own_config(model: nn.Module) -> Any:
+    """What the model has as `config`; None if it has none, or a property that raises."""
+    try:
+        return getattr(model, "config", None)
+    except Exception:  # noqa: BLE001 (a property of code that is not ours)
+        return None
+
+
 class Driver:
     """Runs `model` on tokens, positions and masks of our choice.
 
@@ -90,7 +98,7 @@ class Driver:
         config: Any = None,
     ) -> None:
         self.model, self.inputs = model, inputs
-        self.config = getattr(model, "config", None) if config is None else config
+        self.config = own_config(model) if config is None else config
         if isinstance(self.config, Mapping):
             self.config = SimpleNamespace(**{str(k): v for k, v in self.config.items()})
         text = getattr(self.config, "get_text_config", None)
@@ -102,6 +110,7 @@ class Driver:
         self.rows_first, self.per_token = True, True
         self.extra: dict[str, Any] = {}
         self.memory_length = MEMORY
+        self.draws = False  # random numbers, in eval mode: then they are the same in every run
         self._memory_argument: str | None = None
         self._find_input()
 
@@ -299,7 +308,8 @@ class Driver:
                 else:
                     self._find_mask()
                     return
-        raise Refused(f"No way to feed the model was found: {reason or 'it takes none'}")
+        nameless = "its forward pass names no argument that could be tokens, features or images"
+        raise Refused(f"No way to feed the model was found: {reason or nameless}")
 
     def _try(self) -> None:
         """One run, which tells the vocabulary, the order of the axes and what comes out."""
@@ -455,6 +465,8 @@ class Driver:
         handles = []
         if not self.per_token:
             handles = [m.register_forward_hook(keep) for m in self.model.modules()]
+        if self.draws:
+            torch.manual_seed(0)
         try:
             raw = self.model(**given)
         except (Exception, SystemExit) as error:  # whatever a model may raise

@@ -215,12 +215,17 @@ def _works_in_float64(subject: Subject, driver: Driver) -> bool:
 
 
 def change(a: Tensor, b: Tensor) -> float:
-    """How far apart two outputs are, relative to how much `b` varies."""
+    """How far apart two outputs are, relative to how much `b` varies.
+
+    Where it hardly varies, ten roundings of its largest number are no more than the tolerance.
+    """
     if a.shape != b.shape:
         return float("inf")
+    rounding = torch.finfo(b.dtype).eps / (EXACT if b.dtype == torch.float64 else SINGLE)
     a, b = a.double(), b.double()
-    spread = float(b.std()) if b.numel() > 1 else float(b.abs().max())
-    return float((a - b).abs().max()) / max(spread, 1e-30)
+    largest = float(b.abs().max())
+    spread = float(b.std()) if b.numel() > 1 else largest
+    return float((a - b).abs().max()) / max(spread, 10 * rounding * largest, 1e-30)
 
 
 def decoded(driver: Driver, tokens: Tensor, sizes: list[int], **how: Any) -> tuple[Tensor, Cache]:

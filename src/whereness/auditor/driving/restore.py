@@ -12,12 +12,14 @@ import contextlib
 import copy
 import random
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+COPIED = 2**28
+"""Bytes of parameters that are kept twice for a moment, in case that a model writes into them."""
 CONTAINERS = (dict, list, set)  # and their subclasses, such as the OrderedDict of hooks
 FOREIGN = frozenset({"torch", "numpy", *sys.stdlib_module_names})
 """Packages whose objects have a state of their own (locks, generators, handles of hooks), which is
@@ -28,6 +30,8 @@ not for us to write."""
 def restored(model: nn.Module) -> Generator[nn.Module]:
     """Give `model` back as it was at the start, also when the body raises."""
     saved, switches = _Saved(model), _switches()
+    for parameter in _all(model):
+        parameter.grad = None  # of a training step; a cast would write into that very tensor
     try:
         yield model
     finally:
@@ -65,6 +69,28 @@ def written(*tensors: Tensor) -> Generator[None]:
         with torch.no_grad():
             for tensor, kept in zip(tensors, copies, strict=True):
                 tensor.copy_(kept)
+
+
+@contextlib.contextmanager
+def unwritten(model: nn.Module) -> Generator[Callable[[], str | None]]:
+    """Gives what tells the first parameter that was written into since; its values come back.
+
+    Of a model whose parameters are too large to be kept twice, they do not come back.
+    """
+    parameters = {n: p for n, p in model.named_parameters() if not p.is_inference()}
+    before = {name: each._version for name, each in parameters.items()}  # noqa: SLF001 (no public one)
+    size = sum(each.numel() * each.element_size() for each in parameters.values())
+    kept = {n: p.detach().clone() for n, p in parameters.items()} if size <= COPIED else {}
+
+    def written_into() -> list[str]:
+        return [n for n, p in parameters.items() if p._version != before[n]]  # noqa: SLF001
+
+    try:
+        yield lambda: next(iter(written_into()), None)
+    finally:
+        with torch.no_grad():
+            for name in set(written_into()) & set(kept):
+                parameters[name].copy_(kept[name])
 
 
 class _Saved:
@@ -115,9 +141,11 @@ class _Saved:
             for tensor, data, kept in self.values.values():
                 _rewrite(tensor, data, kept)
             for parameter, data, needs_grad, grad in self.parameters.values():
+                parameter.grad = None  # whatever it is now, it need not fit the type to come
                 if not _same_place(parameter, data):
                     parameter.data = data
-                parameter.requires_grad_(needs_grad)
+                if parameter.requires_grad != needs_grad:
+                    parameter.requires_grad_(needs_grad)
                 parameter.grad = grad
 
 

@@ -203,7 +203,7 @@ def finding_groups(report: Report) -> list[FindingGroup]:
 def without_numbers(found: Finding) -> Finding:
     """What a finding has in common with the same one in another layer."""
     if found.layer is None:
-        return found
+        return replace(found, part="")  # of an encoder and its decoder alike
     return replace(found, layer=-1, where=without_layer(found), expected="", measured="")
 
 

@@ -77,11 +77,13 @@ def read_header(path: Path) -> Header:
         total = os.fstat(file.fileno()).st_size
         first = file.read(8)
         length = int.from_bytes(first, "little")
-        if len(first) < 8 or length > min(LARGEST, total - 8):
+        if len(first) < 8 or length > total - 8:
             raise ValueError(
                 f"{path}: not a safetensors file, or a truncated one: its header has {length} "
                 f"bytes by its own account, the file {total}."
             )
+        if length > LARGEST:
+            raise ValueError(f"{path}: its header has {length} bytes; the format allows {LARGEST}.")
         data = file.read(length)
     fields = parse_object(data, f"{path}, header")
     metadata = _metadata(path, fields.pop("__metadata__", {}))
