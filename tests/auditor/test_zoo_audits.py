@@ -30,8 +30,12 @@ COMPLETE = """
 llama mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe gemma gemma2 gemma3_text gptj gpt_neox
 gpt_neox_japanese falcon falcon_new bamba lara_mini phi phi3 phimoe persimmon stablelm
 starcoder2 codegen cohere cohere2 olmo olmo2 olmo3 olmoe glm glm4 glm4_moe granite granitemoe
-granitemoeshared minicpm3 exaone exaone4 ernie4_5 ernie4_5_moe gpt_oss qwen3_5_text
-qwen3_vl_text
+granitemoeshared minicpm3 exaone exaone4 ernie4_5 ernie4_5_moe gpt_oss helium jetmoe arcee
+apertus seed_oss doge bitnet ministral3 diffllama vaultgemma cwm flex_olmo nanochat minimax_m2
+modernbert-decoder solar_open afmoe internlm3 hyperclovax granite_swa iquestcoder kolibri1
+sarvam_moe lfm2 smollm3 llama4_text laguna mellum deepseek_v2 deepseek_v3 mistral4 youtu
+longcat_flash dots1 nemotron dbrx hunyuan_v1_dense hunyuan_v1_moe ministral qwen2_vl_text
+qwen2_5_vl_text qwen3_5_text qwen3_vl_text
 """
 """Architectures on which something of each group is compared; others have it in part."""
 
