@@ -21,6 +21,7 @@ TRUE_FAULTS: dict[str, tuple[set[str], str]] = {
     "jamba": ({"K08"}, "transformers-jamba-chunks"),
     "led": ({"K09"}, "transformers-led-step-mask"),
     "m2m_100": ({"K09"}, "transformers-m2m100-left-pads"),
+    "wav2vec2-bert_rotary": ({"K07"}, "transformers-conformer-inference"),
     "wav2vec2-conformer_rotary": ({"K07"}, "transformers-conformer-inference"),
 }
 """Kinds of errors that are faults of an architecture's code, and the page in docs/findings."""
@@ -37,7 +38,7 @@ apertus seed_oss doge bitnet ministral3 diffllama vaultgemma cwm flex_olmo nanoc
 modernbert-decoder solar_open afmoe internlm3 hyperclovax granite_swa iquestcoder kolibri1
 sarvam_moe lfm2 smollm3 llama4_text laguna mellum deepseek_v2 deepseek_v3 mistral4 youtu
 longcat_flash dots1 nemotron dbrx hunyuan_v1_dense hunyuan_v1_moe ministral qwen2_vl_text
-qwen2_5_vl_text glm4v_text t5gemma gemma4_text qwen3_5_text qwen3_vl_text
+qwen2_5_vl_text glm4v_text t5gemma gemma4_text qwen3_next qwen3_5_text qwen3_vl_text
 """
 """Architectures on which something of each group is compared; others have it in part."""
 
