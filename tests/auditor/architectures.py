@@ -74,7 +74,19 @@ SECTIONS = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
 }
 STRIPED = {"rope_parameters": {**SECTIONS["rope_parameters"], "mrope_section": [4, 2, 2]}}
+HALF_STRIPED = {
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e6,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [2, 1, 1],
+    }
+}
 FULL = ["full_attention"]
+DELTA = {"layer_types": ["linear_attention", *FULL]}
+"""Fewer layers: without their kernels these run in many small steps."""
+PADDED_TO = {"attention_window": 128}
+"""Texts are padded to this many tokens; half of them is more than a run of the auditor has."""
 LATENT = {"num_key_value_heads": HEADS}
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1}
 HEADED = {"head_dim": HEAD_DIM}
@@ -119,23 +131,25 @@ ARCHITECTURES: dict[str, Architecture] = {
         "nanochat minimax_m2 modernbert-decoder whisper marian pegasus mbart blenderbot "
         "blenderbot-small plbart bigbird_pegasus solar_open afmoe internlm3 hyperclovax "
         "granite_swa iquestcoder kolibri1 lara_mini sarvam_moe "
-        "qwen3_next gemma4_text qwen3_5_text",
+        "gemma4_text",
     ),
     **_table(
         "base",
         "bert roberta xlm-roberta distilbert albert electra camembert "
         "modernbert nomic_bert roformer mpnet layoutlm ernie nystromformer megatron-bert rembert "
-        "mobilebert splinter squeezebert convbert big_bird longformer data2vec-text "
+        "mobilebert splinter squeezebert convbert big_bird data2vec-text "
         "roberta-prelayernorm jina_embeddings_v3 gte eurobert clip_text_model bert-generation "
         "ibert mra yoso fnet",
     ),
-    **_table("base", "t5 mt5 umt5 longt5 bart m2m_100 switch_transformers led mvp", "both"),
+    **_table("base", "t5 mt5 umt5 longt5 bart m2m_100 switch_transformers mvp", "both"),
     **_table(
         "base",
         "vit deit dinov2 dinov2_with_registers dinov3_vit siglip_vision_model clip_vision_model "
         "ijepa vit_msn vit_mae pixtral",
         "pixels",
     ),
+    "longformer": Architecture("longformer", "base", keys=PADDED_TO),
+    "led": Architecture("led", "base", "both", PADDED_TO),
     "lfm2": Architecture("lfm2", keys={"layer_types": ["conv", "full_attention"]}),
     "smollm3": Architecture("smollm3", keys={"layer_types": FULL * 4}),
     "llama4_text": Architecture(
@@ -180,6 +194,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "t5gemma": Architecture("t5gemma", "base", "both", {"encoder": GEMMA, "decoder": GEMMA}),
     "qwen2_vl_text": Architecture("qwen2_vl_text", "base", keys=SECTIONS),
     "qwen2_5_vl_text": Architecture("qwen2_5_vl_text", "base", keys=SECTIONS),
+    "qwen3_next": Architecture("qwen3_next", keys=DELTA),
+    "qwen3_5_text": Architecture("qwen3_5_text", keys={**DELTA, **HALF_STRIPED}),
     "qwen3_vl_text": Architecture("qwen3_vl_text", "base", keys=STRIPED),
     "glm4v_text": Architecture("glm4v_text", "base", keys=SECTIONS),
     "qwen2_vl_vision": Architecture(

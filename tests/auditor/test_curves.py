@@ -56,6 +56,10 @@ def test_a_number_that_a_whole_row_gets_changes_no_curve():
     assert curves_of(view(plain + rows), "") == curves_of(view(plain), "")
 
 
+def test_rows_that_see_nothing_have_no_curve():
+    assert curves_of(view(table(lambda h, _: None if h else 0.0)), "") is None
+
+
 def test_far_offsets_are_thinned_out_and_near_ones_are_not():
     offsets = curves_of(view(table(symmetric, 100, 100)), "").offsets
     assert set(range(-32, 33)) <= set(offsets)

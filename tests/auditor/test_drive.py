@@ -214,6 +214,33 @@ def test_a_model_without_a_cache_or_ids_says_so():
             driver(tokens, **how)
 
 
+class Tower(nn.Module):
+    """Patches of all pictures, one after the other, and the sizes of the pictures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(5, E)
+
+    def forward(self, hidden_states, grid_thw):
+        if len(hidden_states) != int(grid_thw.prod(1).sum()):
+            raise ValueError("patches that are of no picture")
+        return self.embed(hidden_states)
+
+
+def test_patches_that_are_packed_come_with_the_sizes_of_their_pictures():
+    def inputs(batch, tokens):
+        sizes = torch.tensor([[1, 2, tokens]] * batch)
+        return {"hidden_states": torch.randn(batch * 2 * tokens, 5), "grid_thw": sizes}
+
+    for given in (inputs, inputs(1, 4)):
+        driver = Driver(Tower(), given)
+        assert (driver.takes, driver.argument) == ("pixels", "hidden_states")
+        assert driver.packed
+        output = driver(driver.sample(3, 9)).output
+        assert output.shape == (24 if callable(given) else 8, E)
+        assert not torch.equal(driver(driver.sample(3, 9, seed=1)).output, output)
+
+
 @pytest.mark.more
 def test_models_of_transformers_are_fed():
     from auditor import zoo

@@ -33,6 +33,8 @@ class Curves:
 def curves_of(view: LayerView, expected: Expectation | str) -> Curves | None:
     """The curves of a layer; None where it has no bias, or one that content or places change.
 
+    None too where the rows that are read see nothing, as those of padded blocks.
+
     A number that a whole row gets changes no weights, so every row starts at its nearest key.
     """
     if view.bias is None or not view.biased or view.content_aware or view.crosses:
@@ -41,6 +43,8 @@ def curves_of(view: LayerView, expected: Expectation | str) -> Curves | None:
     queries, keys = values.shape[-2:]
     offsets, rows, columns = _places(queries, keys)
     got = levelled(values)[:, rows, columns]
+    if bool(got.isnan().all(1).any()):
+        return None
     seen = ~got.isnan().all(0)
     kept = tuple(offsets[seen].tolist())
     return Curves(kept, _lines(got[:, seen]), _expected(values, expected, rows, columns, seen))
