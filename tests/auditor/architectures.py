@@ -74,6 +74,14 @@ SECTIONS = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
 }
 STRIPED = {"rope_parameters": {**SECTIONS["rope_parameters"], "mrope_section": [4, 2, 2]}}
+HALF_STRIPED = {
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e6,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [2, 1, 1],
+    }
+}
 FULL = ["full_attention"]
 LATENT = {"num_key_value_heads": HEADS}
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1}
@@ -119,7 +127,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         "nanochat minimax_m2 modernbert-decoder whisper marian pegasus mbart blenderbot "
         "blenderbot-small plbart bigbird_pegasus solar_open afmoe internlm3 hyperclovax "
         "granite_swa iquestcoder kolibri1 lara_mini sarvam_moe "
-        "qwen3_next gemma4_text qwen3_5_text",
+        "qwen3_next gemma4_text",
     ),
     **_table(
         "base",
@@ -180,6 +188,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "t5gemma": Architecture("t5gemma", "base", "both", {"encoder": GEMMA, "decoder": GEMMA}),
     "qwen2_vl_text": Architecture("qwen2_vl_text", "base", keys=SECTIONS),
     "qwen2_5_vl_text": Architecture("qwen2_5_vl_text", "base", keys=SECTIONS),
+    "qwen3_5_text": Architecture("qwen3_5_text", keys=HALF_STRIPED),
     "qwen3_vl_text": Architecture("qwen3_vl_text", "base", keys=STRIPED),
     "glm4v_text": Architecture("glm4v_text", "base", keys=SECTIONS),
     "qwen2_vl_vision": Architecture(

@@ -100,6 +100,8 @@ class Driver:
         self.argument, self.dim = "", self._width()
         self.vocab: int | None = None
         self.rows_first, self.per_token = True, True
+        self.packed = False
+        """Its patches are rows of no batch, and only the user's other arguments say of what."""
         self.extra: dict[str, Any] = {}
         self.memory_length = MEMORY
         self._memory_argument: str | None = None
@@ -177,8 +179,9 @@ class Driver:
         """Random input: ids (B, S) that are no special tokens, features (B, S, E), or pixels."""
         generator = torch.Generator().manual_seed(seed)
         if self.takes == "pixels":
-            one = self.extra[self.argument][:1]
-            return torch.randn(batch, *one.shape[1:], generator=generator).to(one)
+            one = self.extra[self.argument]
+            rows = one.shape[0] if self.packed else batch
+            return torch.randn(rows, *one.shape[1:], generator=generator).to(one)
         if self.takes == "features":
             made = torch.randn(batch, length, self.dim or 1, generator=generator)
             return made.to(self.device, self.dtype)
@@ -292,13 +295,15 @@ class Driver:
             example = self._example()
             for attempt in attempts(self.model, self.config, self.names, example, self.dim):
                 (self.argument, self.takes, self.extra, self.dim, self._memory_argument) = attempt
-                try:
-                    self._try()
-                except Refused as error:
-                    reason = reason or str(error)
-                else:
-                    self._find_mask()
-                    return
+                given = self.takes == "pixels" and self.argument in example
+                for self.packed in (False, True) if given else (False,):
+                    try:
+                        self._try()
+                    except Refused as error:
+                        reason = reason or str(error)
+                    else:
+                        self._find_mask()
+                        return
         raise Refused(f"No way to feed the model was found: {reason or 'it takes none'}")
 
     def _try(self) -> None:
@@ -369,6 +374,8 @@ class Driver:
 
     def _base(self, batch: int, length: int) -> dict[str, Any]:
         """Arguments that the user gave and that the model needs beside its tokens."""
+        if self.packed:
+            return {**self._example(), **self.extra}
         if callable(self.inputs):
             given = dict(self.inputs(batch, length))
         else:
