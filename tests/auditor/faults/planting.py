@@ -117,9 +117,7 @@ class Fault:
         return target
 
 
-def _registered(
-    where: Where, id_: str, kind: str, host: str, blind: bool, missed: str
-) -> Callable:
+def _registered(where: Where, id_: str, kind: str, host: str, blind: bool, missed: str) -> Callable:
     def add(plant: Callable) -> Callable:
         if id_ in FAULTS:
             raise ValueError(f"{id_} is planted twice.")
@@ -130,23 +128,17 @@ def _registered(
     return add
 
 
-def in_model(
-    id_: str, kind: str, host: str, *, blind: bool = True, missed: str = ""
-) -> Callable:
+def in_model(id_: str, kind: str, host: str, *, blind: bool = True, missed: str = "") -> Callable:
     """Registers `plant(model)`, which breaks the model."""
     return _registered("model", id_, kind, host, blind, missed)
 
 
-def in_config(
-    id_: str, kind: str, host: str, *, blind: bool = True, missed: str = ""
-) -> Callable:
+def in_config(id_: str, kind: str, host: str, *, blind: bool = True, missed: str = "") -> Callable:
     """Registers `plant(config)` of a dict."""
     return _registered("config", id_, kind, host, blind, missed)
 
 
-def in_weights(
-    id_: str, kind: str, host: str, *, blind: bool = True, missed: str = ""
-) -> Callable:
+def in_weights(id_: str, kind: str, host: str, *, blind: bool = True, missed: str = "") -> Callable:
     """Registers `plant(folder)` of a folder with config.json and model.safetensors."""
     return _registered("weights", id_, kind, host, blind, missed)
 

@@ -184,10 +184,13 @@ def _cell(text: str) -> str:
 def main() -> None:
     """Writes the page; with ids as arguments, only says what is found."""
     parser = argparse.ArgumentParser(description="Which check finds which planted fault.")
-    parser.add_argument("ids", nargs="*", choices=[*FAULTS, []], help="only these; no page")
-    parser.add_argument("--resume", type=Path, help="keeps rows here, and goes on from them")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("ids", nargs="*", help="only these faults; no page is written")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep rows there, and go on")
+    parser.add_argument("--processes", type=int, default=2, metavar="N")
     told = parser.parse_args()
+    unknown = sorted(set(told.ids) - FAULTS.keys())
+    if unknown:
+        parser.error(f"no such faults: {' '.join(unknown)}")
     found = rows(told.ids or list(FAULTS), told.processes, told.resume)
     if not told.ids:
         PAGE.write_text(page(found))
