@@ -5,6 +5,7 @@ import torch
 
 from auditor import zoo
 from auditor.subjects_of import bad, compared, kinds, read_out
+from whereness.auditor.run import audit
 
 TEXT = ("qwen2_vl_text", "qwen2_5_vl_text", "glm4v_text")
 TOWERS = ("dinov3_vit", "pixtral")
@@ -60,3 +61,35 @@ def test_rows_and_columns_exchanged_are_told(name):
     assert {f.kind for f in found} == {"K15"}
     assert {f.layer for f in found} == {0, 1}
     assert "rows and columns are exchanged" in found[0].cause
+
+
+def packed(name, sizes, flip=False):
+    """Findings and what was compared of a tower that is given pictures of these sizes in a row."""
+    model, _ = zoo.build(name)
+    (table,) = [m for m in model.modules() if hasattr(m, "inv_freq")]
+    before = table.forward
+    if flip:
+        table.forward = lambda x, ids: before(x, ids.flip(-1))
+    grids = torch.tensor(sizes)
+    one = zoo.inputs(name, 1, 8)["hidden_states"]
+    patches = torch.randn(
+        int(grids.prod(1).sum()), one.shape[1], generator=torch.Generator().manual_seed(1)
+    )
+    report = audit(model, inputs={"hidden_states": patches, "grid_thw": grids}, checks=["CHK13"])
+    return [f.kind for f in report.findings], {c.what for c in report.compared}, report
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("sizes", [[[1, 4, 6]], [[1, 2, 12], [1, 4, 4]], [[2, 4, 2]]])
+@pytest.mark.parametrize("flip", [False, True], ids=["sound", "exchanged"])
+def test_cells_of_packed_pictures(sizes, flip):
+    found, seen, _ = packed("qwen2_vl_vision", sizes, flip)
+    assert "grid" in seen
+    assert set(found) == ({"K15"} if flip else set())
+
+
+@pytest.mark.more
+def test_pictures_larger_than_a_window_are_not_compared():
+    found, seen, report = packed("qwen2_5_vl_vision", [[1, 16, 24]])
+    assert found == [] and "grid" not in seen
+    assert any("windows" in each.why for each in report.not_checked)

@@ -88,7 +88,8 @@ TOLD: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One planted fault. blind: planted by someone who had not seen the checks."""
+    """One planted fault. blind: planted by someone who had not seen the checks; missed: why no
+    check names its kind, empty if one does."""
 
     id: str
     kind: str
@@ -97,6 +98,7 @@ class Fault:
     blind: bool
     what: str
     plant: Callable[..., Any]
+    missed: str = ""
 
     def sound(self, folder: Path) -> Any:
         """The host as it should be: a config, a folder of weights or a model."""
@@ -115,30 +117,30 @@ class Fault:
         return target
 
 
-def _registered(where: Where, id_: str, kind: str, host: str, blind: bool) -> Callable:
+def _registered(where: Where, id_: str, kind: str, host: str, blind: bool, missed: str) -> Callable:
     def add(plant: Callable) -> Callable:
         if id_ in FAULTS:
             raise ValueError(f"{id_} is planted twice.")
         what = " ".join(inspect.getdoc(plant).split())
-        FAULTS[id_] = Fault(id_, kind, where, host, blind, what, plant)
+        FAULTS[id_] = Fault(id_, kind, where, host, blind, what, plant, missed)
         return plant
 
     return add
 
 
-def in_model(id_: str, kind: str, host: str, *, blind: bool = True) -> Callable:
+def in_model(id_: str, kind: str, host: str, *, blind: bool = True, missed: str = "") -> Callable:
     """Registers `plant(model)`, which breaks the model."""
-    return _registered("model", id_, kind, host, blind)
+    return _registered("model", id_, kind, host, blind, missed)
 
 
-def in_config(id_: str, kind: str, host: str, *, blind: bool = True) -> Callable:
+def in_config(id_: str, kind: str, host: str, *, blind: bool = True, missed: str = "") -> Callable:
     """Registers `plant(config)` of a dict."""
-    return _registered("config", id_, kind, host, blind)
+    return _registered("config", id_, kind, host, blind, missed)
 
 
-def in_weights(id_: str, kind: str, host: str, *, blind: bool = True) -> Callable:
+def in_weights(id_: str, kind: str, host: str, *, blind: bool = True, missed: str = "") -> Callable:
     """Registers `plant(folder)` of a folder with config.json and model.safetensors."""
-    return _registered("weights", id_, kind, host, blind)
+    return _registered("weights", id_, kind, host, blind, missed)
 
 
 def model_host(name: str) -> nn.Module:

@@ -1,11 +1,14 @@
-"""Every planted fault is found by a check that names its kind; its unbroken host has none of it."""
+"""Every planted fault that is not listed as missed is found by a check that names its kind.
+
+Its unbroken host has none of that kind.
+"""
 
 from collections import Counter
 
 import pytest
 
 from auditor.faults.catalogue import FAULTS
-from auditor.faults.table import added, already, audited
+from auditor.faults.table import added, already, audited, said
 from whereness.auditor.findings import KINDS
 
 BY_ID = pytest.mark.parametrize("fault", FAULTS.values(), ids=list(FAULTS))
@@ -33,13 +36,21 @@ OF_THEIR_OWN: dict[str, set[str]] = {
 """Hosts of transformers that have faults of a kind before anything is planted, and which."""
 
 
+def test_few_are_missed_and_each_says_why():
+    missed = [fault for fault in FAULTS.values() if fault.missed]
+    assert len(FAULTS) - len(missed) >= 75
+    assert all(len(fault.missed.split()) >= 8 for fault in missed)
+    found = Counter(fault.kind for fault in FAULTS.values() if not fault.missed)
+    assert min(found[kind] for kind in KINDS) >= 3
+
+
 @pytest.mark.more
 @pytest.mark.timeout(300)
 @BY_ID
 def test_a_planted_fault_is_found_by_a_check_that_names_its_kind(fault, tmp_path):
-    new = added(fault, audited(fault.broken(tmp_path)))
-    said = [(found.check, found.kind, found.measured) for found in new]
-    assert fault.kind in {found.kind for found in new}, (fault.what, said)
+    """One that is listed as missed must be missed: a mended check changes the list."""
+    new = added(fault, said(audited(fault.broken(tmp_path))))
+    assert (fault.kind in {found.kind for found in new}) != bool(fault.missed), (fault.what, new)
 
 
 @pytest.mark.more
@@ -47,4 +58,4 @@ def test_a_planted_fault_is_found_by_a_check_that_names_its_kind(fault, tmp_path
 @BY_ID
 def test_the_unbroken_host_has_none_of_that_kind(fault):
     if fault.kind not in OF_THEIR_OWN.get(fault.host, set()):
-        assert fault.kind not in {kind for _, kind, _ in already(fault.where, fault.host)}
+        assert fault.kind not in {found.kind for found in already(fault.where, fault.host)}

@@ -16,6 +16,7 @@ from torch import nn
 from whereness.auditor.driving.drive import Driver, Refused
 from whereness.auditor.driving.probing import Bench, change, probed
 from whereness.auditor.driving.rebuild import NotRebuilt, derived, rebuilt
+from whereness.auditor.reading.capture import observe
 from whereness.auditor.subject import Subject
 from whereness.interop.config.files import read
 from whereness.interop.config.parts import parts_of
@@ -125,7 +126,7 @@ def _not_its_config(bench: Bench, twin: nn.Module, gap: float) -> None:
         )
         return
     bench.found(
-        "K02",
+        _kind(bench, {name: ours[name] for name in tables}),
         "error",
         expected="the output of a model made from this config, with these weights",
         measured=f"the output changes by {gap:.1e}"
@@ -135,6 +136,30 @@ def _not_its_config(bench: Bench, twin: nn.Module, gap: float) -> None:
         remedy="Set the config first, then build; to change a live model, rebuild its tables.",
         where=tables[0] if tables else "",
     )
+
+
+def _kind(bench: Bench, tables: dict[str, torch.Tensor]) -> str:
+    """What kind of fault it is if these tables are others: of frequencies, unless all are alike."""
+    kinds = {_kind_of(bench, name, table) for name, table in tables.items()}
+    return kinds.pop() if len(kinds) == 1 else "K02"
+
+
+def _kind_of(bench: Bench, name: str, table: torch.Tensor) -> str:
+    if any(_begins_with(table, each.rows) for each in observe(bench.subject).tables):
+        return "K24"  # it is added to the embeddings, and follows from a formula
+    if name.endswith("position_ids"):
+        return "K14"
+    if name.endswith("relative_position_index"):
+        return "K18"
+    square = table.dim() >= 2 and table.shape[-1] == table.shape[-2]
+    return "K19" if square and table.dtype == torch.bool else "K02"
+
+
+def _begins_with(table: torch.Tensor, rows: torch.Tensor) -> bool:
+    """Whether the first rows of a table are these."""
+    if table.dim() != 2 or table.shape[1] != rows.shape[1] or len(table) < len(rows):
+        return False
+    return bool((table[: len(rows)].cpu() - rows.cpu()).abs().max() <= 1e-5)
 
 
 def _is_rounded(table: torch.Tensor, right: torch.Tensor) -> bool:

@@ -131,7 +131,7 @@ def _patches(
     wanted: list[tuple[LayerView, Expectation]],
 ) -> None:
     if driver.packed:
-        subject.not_checked(CHECK, "the sizes of its pictures stand in other arguments")
+        _packed(subject, observed, driver, wanted)
         return
     told: set[str] = set()
     for narrow in (1, 2):
@@ -187,6 +187,82 @@ def _of_patches(
         other = _angles(expected, view, high, across, prefix, exchanged=True)
     except (ValueError, TypeError) as error:
         return str(error)
+    return _compared(view, sides, right, other, f"a {high} x {across} grid")
+
+
+def _packed(
+    subject: Subject,
+    observed: Observed,
+    driver: Driver,
+    wanted: list[tuple[LayerView, Expectation]],
+) -> None:
+    """Patches of all pictures in one row: the sizes are an argument, and blocks may be merged.
+
+    Attention takes the row whole, or one picture or frame after the other.
+    """
+    if getattr(driver.config, "window_size", None) and _larger_than_windows(driver):
+        subject.not_checked(CHECK, "windows put the patches in an order of their own")
+        return
+    places = _packed_places(driver)
+    if places is None:
+        subject.not_checked(CHECK, "no argument (n, 3) gives the sizes of its pictures")
+        return
+    runs = _runs(observed, driver)
+    runs.discover()
+    look = runs.near(NEAR_SLOTS[0])
+    for view, expected in {view.where: (view, expected) for view, expected in wanted}.values():
+        rows = [sides for (path, _), sides in sorted(look.sides.items()) if path == view.where]
+        lengths = [len(sides[0].turning.positions) for sides in rows]
+        if sum(lengths) != len(places):
+            why = "its patches are not those of the sizes that were given"
+            subject.not_checked(CHECK, why, view.index, view.where)
+            continue
+        for sides, cells in zip(rows, places.split(lengths), strict=True):
+            right, other = (_angles_at(expected, view, each) for each in (cells, cells.flip(-1)))
+            found = _compared(view, sides, right, other, "the grids that were given")
+            if found is not None:
+                subject.found(found)
+                break
+        subject.compared(CHECK, "grid", view.index, view.where)
+
+
+def _sizes(driver: Driver) -> list[list[int]]:
+    """(frames, rows, columns) of every picture; empty if no argument gives them."""
+    given = driver._base(1, 1)  # noqa: SLF001 (the same arguments as a run)
+    found = [
+        value.tolist()
+        for name, value in given.items()
+        if name.endswith("grid_thw") and isinstance(value, Tensor) and value.shape[1:] == (3,)
+    ]
+    return found[0] if len(found) == 1 else []
+
+
+def _larger_than_windows(driver: Driver) -> bool:
+    """Whether a picture has several windows, by which Qwen2.5-VL sorts its patches."""
+    side = driver.config.window_size // getattr(driver.config, "patch_size", 1)
+    return any(max(rows, columns) > side for _, rows, columns in _sizes(driver))
+
+
+def _packed_places(driver: Driver) -> Tensor | None:
+    """(row, column) of every patch, by the argument of (frames, rows, columns) of every picture."""
+    import whereness as wn
+
+    merge = getattr(driver.config, "spatial_merge_size", 1)
+    made = [
+        wn.positions.grid(rows, columns, merge=merge).repeat(frames, 1)
+        for frames, rows, columns in _sizes(driver)
+    ]
+    return torch.cat(made) if made else None
+
+
+Angles = tuple[dict[tuple[int, int], Tensor], ...]
+"""Of queries and of keys: by pair, the angle at every patch."""
+
+
+def _compared(
+    view: LayerView, sides: tuple[Side, Side], right: Angles, other: Angles, grid: str
+) -> Finding | None:
+    """The first head whose patches turn by other angles; `other` are those of exchanged axes."""
     for name, got, i in zip(NAMES, sides, (0, 1), strict=True):
         for head in range(got.turning.partner.shape[0]):
             mine = got.angles(head)
@@ -195,7 +271,7 @@ def _of_patches(
                 swapped = _apart(mine, other[i]) <= ALIKE
                 return _finding(
                     view,
-                    expected=f"patches of a {high} x {across} grid turn by their row and column",
+                    expected=f"patches of {grid} turn by their row and column",
                     measured=f"head {head} of the {name}: angles differ by up to {off:.3g}",
                     cause="rows and columns are exchanged"
                     if swapped
@@ -207,16 +283,18 @@ def _of_patches(
 
 def _angles(
     expected: Expectation, view: LayerView, high: int, across: int, prefix: int, *, exchanged: bool
-) -> tuple[dict[tuple[int, int], Tensor], ...]:
+) -> Angles:
     """Angles of every pair of queries and keys at every patch, by the expected encodings."""
     encoding = next(each for each in expected.encodings if each.num_axes > 1)
     places = _places(encoding, high, across, prefix)
     if exchanged:
         places = places.flip(-1)
-    count = prefix + high * across
-    return tuple(
-        side.angles() for side in sides_at(expected, places, tuple(range(count)), view.head_dim)
-    )
+    return _angles_at(expected, view, places)
+
+
+def _angles_at(expected: Expectation, view: LayerView, places: Tensor) -> Angles:
+    slots = tuple(range(len(places)))
+    return tuple(side.angles() for side in sides_at(expected, places, slots, view.head_dim))
 
 
 def _places(encoding: Any, high: int, across: int, prefix: int) -> Tensor:

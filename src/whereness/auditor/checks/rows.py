@@ -148,7 +148,7 @@ def _shape(subject: Subject, held: "Held", made: Spec, before: int) -> None:
         _say(subject, held, "K16", "error", wanted, got, cause, check="CHK16")
     elif before and rows == count:
         cause = f"the {before} rows before position 0 are missing, or the table was not resized"
-        _say(subject, held, "K12", "error", wanted, got, cause)
+        _say(subject, held, "K14", "error", wanted, got, cause)
     elif rows < before + count:
         cause = "the length was raised in the config and the table was not resized"
         _say(subject, held, "K12", "error", wanted, got, cause)
