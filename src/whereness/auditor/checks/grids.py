@@ -200,7 +200,7 @@ def _packed(
 
     Attention takes the row whole, or one picture or frame after the other.
     """
-    if getattr(driver.config, "window_size", None) and _larger_than_windows(driver):
+    if _larger_than_windows(driver):
         subject.not_checked(CHECK, "windows put the patches in an order of their own")
         return
     places = _packed_places(driver)
@@ -239,7 +239,10 @@ def _sizes(driver: Driver) -> list[list[int]]:
 
 def _larger_than_windows(driver: Driver) -> bool:
     """Whether a picture has several windows, by which Qwen2.5-VL sorts its patches."""
-    side = driver.config.window_size // getattr(driver.config, "patch_size", 1)
+    window: int | None = getattr(driver.config, "window_size", None)
+    if not window:
+        return False
+    side = window // getattr(driver.config, "patch_size", 1)
     return any(max(rows, columns) > side for _, rows, columns in _sizes(driver))
 
 
