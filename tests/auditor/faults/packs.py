@@ -47,8 +47,6 @@ def document_mask_lost(model):
     "F093",
     "K10",
     "own learned",
-    missed="One token that is read across a masked boundary looks like a convolution, of which "
-    "packing is not judged: the check says so and stops.",
 )
 def first_token_of_a_document_sees_the_last(model):
     """Boundaries are one token late: a document's first token still sees the one before."""
