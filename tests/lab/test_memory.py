@@ -39,4 +39,4 @@ def test_nothing_is_held_afterwards():
     before = alive()
     for _ in range(3):
         kept_for_backward(model, lambda: model(x).sum())
-    assert alive() == before
+    assert alive() <= before  # others' garbage may go meanwhile

@@ -338,12 +338,14 @@ class Rotary(PositionalEncoding):
     ) -> tuple[Tensor, ...]:
         # Queries and keys mostly share theirs. Decoding is in a hurry: no step here is for nothing.
         tables = [self._tables_for(xs[0], turns[0], inverse)]
+        formula = self._by_formula(tables[0][0])
         if len(xs) == 2:
-            shared = turns[1] is turns[0] and xs[1].dtype == xs[0].dtype
-            tables.append(tables[0] if shared else self._tables_for(xs[1], turns[1], inverse))
-        if self._by_formula(tables[0][0]) or (
-            tables[-1] is not tables[0] and self._by_formula(tables[-1][0])
-        ):
+            if turns[1] is turns[0] and xs[1].dtype == xs[0].dtype:
+                tables.append(tables[0])
+            else:
+                tables.append(self._tables_for(xs[1], turns[1], inverse))
+                formula = formula or self._by_formula(tables[1][0])
+        if formula:
             return tuple(
                 self._by_torch(x, cos, sin, layout, inverse)
                 for x, (cos, sin) in zip(xs, tables, strict=True)
