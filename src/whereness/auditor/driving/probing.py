@@ -221,7 +221,8 @@ def change(a: Tensor, b: Tensor) -> float:
     """
     if a.shape != b.shape:
         return float("inf")
-    rounding = torch.finfo(b.dtype).eps / (EXACT if b.dtype == torch.float64 else SINGLE)
+    dtype = b.dtype if b.is_floating_point() else torch.float64  # whole numbers and masks are exact
+    rounding = torch.finfo(dtype).eps / (EXACT if dtype == torch.float64 else SINGLE)
     a, b = a.double(), b.double()
     largest = float(b.abs().max())
     spread = float(b.std()) if b.numel() > 1 else largest
