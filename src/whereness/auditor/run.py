@@ -4,11 +4,12 @@ Nothing is passed over in silence: a check that did not run is listed with the r
 target's own code raises ends the check that met it; a fault of ours is told as one, with a warning.
 """
 
+import contextlib
 import difflib
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ ABSENT = {
 }
 OTHER_SHAPES = {"warp", "cache", "pads", "packs", "shards", "paths", "masks", "grids", "bounds"}
 """Checks that compare runs of different sizes: random numbers are not the same in both."""
+SMALL = 5_000_000
+"""Parameters of a model that one thread runs as soon as several."""
 UNASKED = "not asked for"
 NO_PROBE = "there is no probe for this target"
 
@@ -70,11 +73,12 @@ def audit(
         ValueError, TypeError, OSError: in one line, why the target cannot be used.
     """
     wanted = chosen(checks)
-    with importable_here():
+    with importable_here(), contextlib.ExitStack() as threads:
         with aside():
             subject = resolve(target, config=config, inputs=inputs, text=text, layers=layers)
         _exist(subject)
         subject.shared["asked"] = wanted if checks is not None else frozenset()
+        threads.enter_context(_few_threads(subject.model))
         runnable = [each for each in TABLE if wanted & set(each.ids) and _has(subject, each.needs)]
         if any(each.needs == "model" for each in runnable):
             if not _answers(subject):
@@ -138,6 +142,26 @@ def _keep(report: Report, wanted: frozenset[str]) -> None:
     report.findings = [said for said in report.findings if said.check in wanted]
     report.compared = [said for said in report.compared if said.check in wanted]
     report.not_checked = [said for said in report.not_checked if said.check in wanted]
+
+
+@contextlib.contextmanager
+def _few_threads(model: "nn.Module | None") -> Generator[None]:
+    """One thread for the products of a small model.
+
+    To wake others takes longer than they save: on two cores beside another process an audit of 19
+    seconds took 3.
+    """
+    if model is None or sum(p.numel() for p in model.parameters()) > SMALL:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _has(subject: Subject, need: str) -> bool:
