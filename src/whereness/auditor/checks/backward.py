@@ -11,9 +11,8 @@ from torch import Tensor
 
 from whereness.auditor.driving.drive import Refused
 from whereness.auditor.driving.gradients import apart, gradient, trainable
-from whereness.auditor.driving.probing import Bench, change, probed
+from whereness.auditor.driving.probing import Bench, change, probed, teller
 from whereness.auditor.driving.restore import written
-from whereness.auditor.findings import Severity
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK18"
@@ -68,7 +67,9 @@ def _slopes(bench: Bench, tokens: Tensor) -> None:
     if worst > DIFFERENCE:
         measured = f"{where}: the gradient is off by {worst:.0%} from a difference of two outputs"
         # Estimators of gradients by design are none either.
-        _found(bench, where, measured, "the derivative of the forward pass", _BACKWARD, "warning")
+        _found(
+            bench, measured, "the derivative of the forward pass", _BACKWARD, "warning", where=where
+        )
 
 
 def _against_difference(
@@ -127,14 +128,16 @@ def _recomputed(bench: Bench, tokens: Tensor) -> None:
                     bench.not_checked(f"recomputation: {error}")
                     return
                 said = " ".join(str(error).split())[:200]
-                _found(bench, "recomputation", f"it raised {said}", "plain gradients", _RECOMPUTE)
+                _found(
+                    bench, f"it raised {said}", "plain gradients", _RECOMPUTE, where="recomputation"
+                )
                 return
     bench.compared("recomputation")
     (output, slopes), (other, theirs) = found
     gap = max(change(other, output), apart(theirs, slopes))
     if not gap <= bench.tolerance:
         measured = f"outputs or gradients change by {gap:.1e}"
-        _found(bench, "recomputation", measured, "plain gradients", _RECOMPUTE)
+        _found(bench, measured, "plain gradients", _RECOMPUTE, where="recomputation")
 
 
 _BACKWARD = (
@@ -147,20 +150,4 @@ _RECOMPUTE = (
 )
 
 
-def _found(
-    bench: Bench,
-    where: str,
-    measured: str,
-    expected: str,
-    why: tuple[str, str],
-    severity: Severity = "error",
-) -> None:
-    bench.found(
-        "K21",
-        severity,
-        expected=expected,
-        measured=measured,
-        cause=why[0],
-        remedy=why[1],
-        where=where,
-    )
+_found = teller("K21", "error")

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from whereness.auditor.driving.drive import Refused
 from whereness.auditor.driving.operations import Watch
-from whereness.auditor.driving.probing import Bench, probed
-from whereness.auditor.findings import Severity
+from whereness.auditor.driving.probing import Bench, probed, teller
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK21"
@@ -143,20 +142,4 @@ def _bytes(model: nn.Module) -> int:
     return sum(t.numel() * t.element_size() for t in found.values())
 
 
-def _found(
-    bench: Bench,
-    measured: str,
-    expected: str,
-    why: tuple[str, str],
-    severity: Severity = "note",
-    where: str = "",
-) -> None:
-    bench.found(
-        "K25",
-        severity,
-        expected=expected,
-        measured=measured,
-        cause=why[0],
-        remedy=why[1],
-        where=where,
-    )
+_found = teller("K25", "note")

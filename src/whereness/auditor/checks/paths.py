@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from whereness.auditor.checks.masks import sight
 from whereness.auditor.driving.drive import Refused
 from whereness.auditor.driving.gradients import apart, gradient, trainable
-from whereness.auditor.driving.probing import Bench, change, probed
-from whereness.auditor.findings import Severity
+from whereness.auditor.driving.probing import Bench, change, probed, teller
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK18"
@@ -51,7 +50,9 @@ def _inputs(bench: Bench, tokens: Tensor) -> None:
     bench.compared("inputs unmodified")
     for name, value in given.items():
         if not torch.equal(value, before[name]):
-            _found(bench, f"the {name} given", "were overwritten", "inputs unchanged", _IN_PLACE)
+            _found(
+                bench, "were overwritten", "inputs unchanged", _IN_PLACE, where=f"the {name} given"
+            )
 
 
 def _shapes(bench: Bench, tokens: Tensor, plain: Tensor) -> None:
@@ -71,17 +72,19 @@ def _shapes(bench: Bench, tokens: Tensor, plain: Tensor) -> None:
         gap = max(change(got, right), change(got2, right2))
         if not gap <= bench.tolerance:
             measured = f"the output changes by {gap:.1e}"
-            _found(bench, "ids of other strides", measured, "the same output", _STRIDES)
+            _found(bench, measured, "the same output", _STRIDES, where="ids of other strides")
     runs = {"other strides": (wide, plain), "one row": (tokens[:1], plain[:1])}
     for name, (given, expected) in runs.items():
         try:
             got = bench.run(given)
         except Refused as error:
-            _found(bench, name, f"the model raised {error}", "the same output", _STRIDES)
+            _found(bench, f"the model raised {error}", "the same output", _STRIDES, where=name)
             continue
         if bench.differ(got, expected):
             gap = change(got, expected)
-            _found(bench, name, f"the output changes by {gap:.1e}", "the same output", _STRIDES)
+            _found(
+                bench, f"the output changes by {gap:.1e}", "the same output", _STRIDES, where=name
+            )
     try:
         single = bench.run(tokens[:, :1])
         if driver.mask is not None and not driver.decodes and bench.mixes is False:
@@ -92,10 +95,10 @@ def _shapes(bench: Bench, tokens: Tensor, plain: Tensor) -> None:
                 gap = change(single, among)
                 _found(
                     bench,
-                    "one token",
                     f"the output changes by {gap:.1e}",
                     "that among pads",
                     _STRIDES,
+                    where="one token",
                 )
     except Refused:
         pass
@@ -116,10 +119,10 @@ def _sizes(bench: Bench) -> None:
         measured = ", ".join(f"{n} tokens {gap:.1e}" for n, gap in wrong.items())
         _found(
             bench,
-            "equal sizes",
             f"change of the output: {measured}",
             "that of other sizes",
             _STRIDES,
+            where="equal sizes",
         )
 
 
@@ -146,7 +149,7 @@ def _trained(bench: Bench, tokens: Tensor, plain: Tensor) -> None:
     bench.compared("training mode")
     if bench.differ(outputs[0], plain):
         measured = f"the output changes by {change(outputs[0], plain):.1e}, dropout being off"
-        _found(bench, "training mode", measured, "the output of eval mode", _KERNEL)
+        _found(bench, measured, "the output of eval mode", _KERNEL, where="training mode")
 
 
 def _implementations(bench: Bench, tokens: Tensor) -> None:
@@ -171,14 +174,14 @@ def _implementations(bench: Bench, tokens: Tensor) -> None:
     for name, (other, theirs) in others:
         if bench.differ(other, output):
             measured = f"the output changes by {change(other, output):.1e}"
-            _found(bench, f"{name} attention", measured, f"the output of {first}", _KERNEL)
+            _found(bench, measured, f"the output of {first}", _KERNEL, where=f"{name} attention")
         elif (
             slopes is not None
             and theirs is not None
             and not apart(theirs, slopes) <= bench.tolerance
         ):
             measured = f"gradients change by {apart(theirs, slopes):.1e} of the largest"
-            _found(bench, f"{name} attention", measured, f"the gradients of {first}", _KERNEL)
+            _found(bench, measured, f"the gradients of {first}", _KERNEL, where=f"{name} attention")
 
 
 def _switches(bench: Bench) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -246,20 +249,4 @@ _KERNEL = (
 )
 
 
-def _found(
-    bench: Bench,
-    where: str,
-    measured: str,
-    expected: str,
-    why: tuple[str, str],
-    severity: Severity = "error",
-) -> None:
-    bench.found(
-        "K21",
-        severity,
-        expected=expected,
-        measured=measured,
-        cause=why[0],
-        remedy=why[1],
-        where=where,
-    )
+_found = teller("K21", "error")

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from whereness.auditor.driving.drive import Refused
 from whereness.auditor.driving.operations import Watch
-from whereness.auditor.driving.probing import Bench, change, probed
+from whereness.auditor.driving.probing import Bench, change, probed, teller
 from whereness.auditor.driving.restore import restored
-from whereness.auditor.findings import Severity
 from whereness.auditor.subject import Subject
 
 CHECK = "CHK17"
@@ -253,20 +252,4 @@ _EXPORT = (
 )
 
 
-def _found(
-    bench: Bench,
-    measured: str,
-    expected: str,
-    why: tuple[str, str],
-    severity: Severity = "warning",
-    where: str = "",
-) -> None:
-    bench.found(
-        "K20",
-        severity,
-        expected=expected,
-        measured=measured,
-        cause=why[0],
-        remedy=why[1],
-        where=where,
-    )
+_found = teller("K20", "warning")

@@ -164,6 +164,30 @@ class Bench:
         )
 
 
+def teller(kind: str, usual: Severity) -> Callable[..., None]:
+    """What reports findings of one kind: a check's `_found`. `why` is (cause, remedy)."""
+
+    def found(
+        bench: Bench,
+        measured: str,
+        expected: str,
+        why: tuple[str, str],
+        severity: Severity = usual,
+        where: str = "",
+    ) -> None:
+        bench.found(
+            kind,
+            severity,
+            expected=expected,
+            measured=measured,
+            cause=why[0],
+            remedy=why[1],
+            where=where,
+        )
+
+    return found
+
+
 def probed(
     subject: Subject, check: str, look: Callable[[Bench], None], *, exact: bool = True
 ) -> None:
